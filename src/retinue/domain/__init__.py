@@ -1,0 +1,1 @@
+"""What things are: nouns and rules, without any input or output."""

@@ -1,0 +1,41 @@
+"""Limits: the numbers that bound what agents may cost, with their defaults."""
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    max_depth: int = 3
+    max_live: int = 16
+    """Runs in state running; a waiting run holds no slot."""
+    max_live_per_requester: int = 16
+    max_runs_per_tree: int = 10_000
+    max_calls_per_turn: int = 1024
+    identical_calls: int = 8
+    deadline_seconds: float = 3600
+    deadline_max_seconds: float = 86_400
+    idle_seconds: float = 300
+    approval_seconds: float = 86_400
+    resume_window_seconds: float = 86_400
+
+    def deadline(self, asked: float | None) -> float:
+        """How long a run may take: nothing asked is the default, 0 is the maximum, never infinity."""
+        if asked is None:
+            return min(self.deadline_seconds, self.deadline_max_seconds)
+        if asked <= 0:
+            return self.deadline_max_seconds
+        return min(asked, self.deadline_max_seconds)
+
+
+HARD_DEPTH = 5
+"""No configuration goes deeper."""
+
+MAX_ARGUMENT_BYTES = 1_000_000
+MAX_ARGUMENT_DEPTH = 64
+MAX_REPLY_BYTES = 8_000_000
+"""A model's reply is cut here, and says so."""
+MAX_RESULT_BYTES = 400_000
+"""A tool's result is cut here, head and tail kept."""
+MAX_BAD_CALLS = 16
+"""Calls that could not run (unknown tool, wrong arguments) in one run before it is stuck."""
+MAX_EMPTY_REPLIES = 3

@@ -1,0 +1,68 @@
+"""The system prompt: a base, then sections in a fixed order, built once per run."""
+
+from collections.abc import Iterable, Sequence
+
+from retinue.domain.agent import Agent
+
+DEFAULT_BASE = (
+    "You are a capable assistant working on the user's machine through tools. "
+    "Look before you answer, say what you found and where, and say plainly what you could not find out."
+)
+
+PREAMBLE = """\
+You were started by another agent to do one piece of work, and you do it yourself.
+Nobody is watching: do not ask questions in text, because nobody reads them before you end.
+When a tool refuses you something you need, ask for it with request_scope_expansion if you have that tool; \
+otherwise go on with what you may do and say what was refused.
+Your last message is the only thing the one who asked will see. Make it complete in itself: \
+the answer, the facts it rests on with their paths, and what is still open."""
+"""Stands in front of every sub-agent's own prompt."""
+
+SYSTEM_PREFIX = "system_"
+"""Only the runtime registers tools with this prefix; they are always available and never listed."""
+
+
+def base(agent: Agent | None) -> str:
+    """The agent's own words; else a sentence made of its name; else ours."""
+    if agent is None:
+        return DEFAULT_BASE
+    if agent.prompt.strip():
+        return agent.prompt
+    return f"You are {agent.title}. {agent.description}"
+
+
+def system_prompt(
+    agent: Agent | None, tools: Iterable[tuple[str, str]], *, depth: int = 0, task: str = ""
+) -> str:
+    """`tools` are names and descriptions, in the order the model gets them. Informational only: rights are elsewhere."""
+    sections: list[str] = []
+    if depth > 0:
+        sections.append(PREAMBLE)
+    sections.append(base(agent))
+    if task:
+        sections.append(task_section(task))
+    shown = [(name, text) for name, text in tools if not name.startswith(SYSTEM_PREFIX)]
+    if shown:
+        sections.append(tools_section(shown))
+    return "\n\n".join(section.strip("\n") for section in sections)
+
+
+def task_section(task: str) -> str:
+    """Base and task together make a specialised prompt."""
+    return f"Your task:\n{task}"
+
+
+def tools_section(tools: Sequence[tuple[str, str]]) -> str:
+    return "Available tools:\n" + "\n".join(f"- {name}: {short(text)}" for name, text in tools)
+
+
+def short(text: str) -> str:
+    """The first sentence, on one line."""
+    flat = " ".join(text.split())
+    head, dot, _ = flat.partition(". ")
+    return head + dot.strip()
+
+
+def first_message(task: str) -> str:
+    """How a task given through seed 001's door reads in the child's conversation."""
+    return f"Execute this task: {task}"

@@ -1,0 +1,242 @@
+"""A run: one task given to one session, from the asking to the end."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Self
+
+from retinue.errors import Failed
+
+
+class Status(StrEnum):
+    QUEUED = "queued"
+    RUNNING = "running"
+    WAITING = "waiting"
+    DONE = "done"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+    TIMED_OUT = "timed_out"
+    LOST = "lost"
+
+    @property
+    def final(self) -> bool:
+        return not NEXT[self]
+
+    @property
+    def live(self) -> bool:
+        return bool(NEXT[self])
+
+
+_ENDS = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
+
+NEXT: Mapping[Status, frozenset[Status]] = {
+    Status.QUEUED: frozenset(
+        {Status.RUNNING, Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.LOST}
+    ),
+    Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | _ENDS,
+    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | _ENDS,
+    Status.DONE: frozenset(),
+    Status.FAILED: frozenset(),
+    Status.CANCELLED: frozenset(),
+    Status.TIMED_OUT: frozenset(),
+    Status.LOST: frozenset(),
+}
+"""The whole life of a run. A status with nothing next is final; a dead owner's run goes back to queued."""
+
+
+class Waiting(StrEnum):
+    """What nothing of the run can go on without."""
+
+    APPROVAL = "approval"
+    PERSON = "person"
+    CHILD = "child"
+    MODEL = "model"
+    DISK = "disk"
+
+
+class Reason(StrEnum):
+    """Why a run ended as it did: a closed list, for programs."""
+
+    RATE_LIMITED = "rate_limited"
+    UNREACHABLE = "unreachable"
+    INCOMPLETE = "incomplete"
+    PROVIDER = "provider"
+    AUTH = "auth"
+    REFUSED = "refused"
+    STUCK = "stuck"
+    TURN_LIMIT = "turn_limit"
+    DEADLINE = "deadline"
+    IDLE = "idle"
+    USER_CANCEL = "user_cancel"
+    INTERRUPTED = "interrupted"
+    DISK = "disk"
+    CONFIG = "config"
+    CRASHED = "crashed"
+    STALE = "stale"
+    RECOVERY_LIMIT = "recovery_limit"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Usage:
+    """Tokens, as the provider counted them; our own estimate where it did not."""
+
+    input: int = 0
+    output: int = 0
+
+    def __add__(self, other: "Usage") -> "Usage":
+        return Usage(input=self.input + other.input, output=self.output + other.output)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ask:
+    """A wish for a run, complete enough to be kept: the row in the ledger rebuilds everything from it."""
+
+    key: str
+    """Unique in the ledger: a second birth with the same key returns the first run."""
+    agent: str
+    task: str | None
+    """None: what a person typed at the end of the session's file."""
+    session: str | None = None
+    """The session's id when it exists already."""
+    requester: str = "person"
+    """Who hears of the end: a session's key, or `person`."""
+    parent_run: str | None = None
+    door: str = "cli"
+    source: str = "person"
+    label: str = ""
+    model: str | None = None
+    """As `driver:model`; overrides the definition for this run only."""
+    thinking: str | None = None
+    deadline_seconds: float | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One row of the ledger. Moves are made here and nowhere else."""
+
+    id: str
+    ask: Ask
+    session_id: str
+    slug: str
+    key: str
+    """The session's key, as doors print it."""
+    agent: str
+    path: str
+    """Of session.md."""
+    status: Status = Status.QUEUED
+    waiting_for: Waiting | None = None
+    reason: Reason | None = None
+    root: str = ""
+    depth: int = 0
+    model: str = ""
+    thinking: str = ""
+    text: str = ""
+    """The last word: what the requester gets."""
+    error: str = ""
+    turns: int = 0
+    tool_calls: int = 0
+    usage: Usage = Usage()
+    attempts: int = 0
+    owner: str = ""
+    """The process that works it; its flock says whether it lives."""
+    scope_hash: str = ""
+    workspace: str = ""
+    created_at: datetime
+    started_at: datetime | None = None
+    ended_at: datetime | None = None
+    deadline_at: datetime | None = None
+    children: tuple[str, ...] = ()
+
+    def started(self, *, owner: str, at: datetime, deadline_at: datetime | None) -> Self:
+        """The deadline counts from the first start and survives later ones."""
+        return replace(
+            self._moved(Status.RUNNING),
+            owner=owner,
+            attempts=self.attempts + 1,
+            started_at=self.started_at or at,
+            deadline_at=self.deadline_at or deadline_at,
+        )
+
+    def waits(self, what: Waiting) -> Self:
+        return replace(self._moved(Status.WAITING), waiting_for=what)
+
+    def requeued(self) -> Self:
+        return replace(self._moved(Status.QUEUED), owner="")
+
+    def ended(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
+        return replace(self._moved(status), ended_at=at, reason=reason, error=error, owner="")
+
+    def turned(self, usage: Usage, *, calls: int, text: str, model: str) -> Self:
+        """One reply of the model is on disk."""
+        return replace(
+            self,
+            turns=self.turns + 1,
+            tool_calls=self.tool_calls + calls,
+            usage=self.usage + usage,
+            text=text or self.text,
+            model=model or self.model,
+        )
+
+    @property
+    def duration_ms(self) -> int | None:
+        if self.started_at is None or self.ended_at is None:
+            return None
+        return max(0, round((self.ended_at - self.started_at).total_seconds() * 1000))
+
+    def _moved(self, status: Status) -> Self:
+        if status not in NEXT[self.status]:
+            raise Failed(f"run {self.id} is {self.status} and cannot become {status}")
+        return replace(self, status=status, waiting_for=None)
+
+
+def as_json(run: Run) -> dict[str, Any]:
+    """The shape that `run --json`, `runs list` and `runs history` print."""
+    return {
+        "run_id": run.id,
+        "session_id": run.session_id,
+        "slug": run.slug,
+        "key": run.key,
+        "agent": run.agent,
+        "status": str(run.status),
+        "waiting_for": None if run.waiting_for is None else str(run.waiting_for),
+        "reason": None if run.reason is None else str(run.reason),
+        "approvals": [],
+        "text": run.text,
+        "error": run.error or None,
+        "turns": run.turns,
+        "tool_calls": run.tool_calls,
+        "usage": {"input": run.usage.input, "output": run.usage.output},
+        "started_at": iso(run.started_at),
+        "ended_at": iso(run.ended_at),
+        "duration_ms": run.duration_ms,
+        "path": run.path,
+        "children": list(run.children),
+    }
+
+
+def as_json_in_full(run: Run) -> dict[str, Any]:
+    """What `runs show --json` prints."""
+    return as_json(run) | {
+        "requester": run.ask.requester,
+        "parent": run.ask.parent_run,
+        "depth": run.depth,
+        "label": run.ask.label or None,
+        "task": run.ask.task,
+        "model": run.model or None,
+        "thinking": run.thinking or None,
+        "source": run.ask.source,
+        "deadline_at": iso(run.deadline_at),
+        "delivery": {"state": None, "attempts": 0},
+        "attempts": run.attempts,
+        "workspace": run.workspace or None,
+        "scope_hash": run.scope_hash or None,
+        "effects": [],
+    }
+
+
+def iso(at: datetime | None) -> str | None:
+    """ISO 8601 in UTC, to the millisecond, with a Z."""
+    if at is None:
+        return None
+    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"

@@ -1,0 +1,160 @@
+"""Scope: what a session may touch, compiled once per run and asked by everyone who decides."""
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from retinue.domain.agent import Agent
+from retinue.domain.glob import first_match
+from retinue.domain.prompt import SYSTEM_PREFIX
+
+Globs = tuple[str, ...]
+
+DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
+"""What a child is denied when nobody says otherwise (seed 000)."""
+
+DEFAULT_WRITE: Globs = ("/tmp/**",)  # noqa: S108  (a pattern of the seed; it means the agent's private tmp)
+
+ALWAYS_CLOSED: Globs = (
+    "**/.ssh/**", "**/.gnupg/**", "**/.aws/**", "**/.netrc", "**/.git-credentials", "**/.pgpass",
+    "**/.docker/config.json", "**/.kube/**", "**/.npmrc", "**/.pypirc",
+    "**/.config/gcloud/**", "**/.config/gh/**", "/proc/**", "/sys/**", "/dev/**", "/etc/shadow", "/etc/gshadow",
+)  # fmt: skip
+"""Never opened for an agent, whatever its scope says; Retinue's own home is added at run time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Allow and deny globs of one kind. Absent allow: no restriction. Deny wins."""
+
+    allow: Globs | None = None
+    deny: Globs = ()
+
+    def verdict(self, value: str, *, ignore_case: bool = False) -> "Verdict":
+        hit = first_match(self.deny, value, ignore_case=ignore_case)
+        if hit is not None:
+            return Verdict(ok=False, rule=f"deny {hit}")
+        if self.allow is None:
+            return Verdict(ok=True, rule="no list")
+        hit = first_match(self.allow, value)
+        return Verdict(ok=hit is not None, rule=f"allow {hit}" if hit else "nothing allows it")
+
+    def permits(self, value: str) -> bool:
+        return self.verdict(value).ok
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    ok: bool
+    rule: str
+    """The rule that decided, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Scope:
+    """Effective rights. The same object filters the tool list, judges calls and binds the file guard."""
+
+    tools: Rule = Rule()
+    capabilities: Rule = Rule()
+    agents: Rule = Rule()
+    operator: Rule = Rule()
+    """The operator's denied tools: beats everything, `system_` included."""
+    read: Globs = ()
+    """Absolute patterns. No match is a refusal."""
+    write: Globs = ()
+    deny: Globs = ()
+    closed: Globs = ALWAYS_CLOSED
+    root: str = "/"
+    """The workspace: relative paths start here."""
+    writable: bool = True
+
+    def tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
+        """Operator deny, then the tool globs, then every capability; the one function for listing and calling."""
+        if not (verdict := self.operator.verdict(name)).ok:
+            return Verdict(ok=False, rule=f"operator {verdict.rule}")
+        if name.startswith(SYSTEM_PREFIX):
+            return Verdict(ok=True, rule="the runtime's own")
+        if not (verdict := self.tools.verdict(name)).ok:
+            return Verdict(ok=False, rule=f"tools: {verdict.rule}")
+        for capability in capabilities:
+            if not (verdict := self.capabilities.verdict(capability)).ok:
+                return Verdict(ok=False, rule=f"capability {capability}: {verdict.rule}")
+        return Verdict(ok=True, rule="in scope")
+
+    def path(self, real: str, wish: Literal["read", "write"] = "read") -> Verdict:
+        """`real` is the name of the file that was opened, never the name that was asked for."""
+        for globs, word in ((self.closed, "always closed"), (self.deny, "deny")):
+            if hit := first_match(globs, real, ignore_case=True):
+                return Verdict(ok=False, rule=f"{word} {hit}")
+        if wish == "write" and not self.writable:
+            return Verdict(ok=False, rule="the workspace is read-only")
+        hit = first_match(self.read if wish == "read" else self.write, real)
+        return Verdict(ok=hit is not None, rule=f"{wish} {hit}" if hit else f"nothing allows {wish}")
+
+    @property
+    def hash(self) -> str:
+        facts: dict[str, Any] = {
+            "tools": _rule(self.tools),
+            "capabilities": _rule(self.capabilities),
+            "agents": _rule(self.agents),
+            "operator": _rule(self.operator),
+            "read": self.read,
+            "write": self.write,
+            "deny": self.deny,
+            "closed": self.closed,
+            "root": self.root,
+            "writable": self.writable,
+        }
+        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def compile_scope(
+    agent: Agent,
+    *,
+    root: str,
+    writable: bool = True,
+    operator_deny: Mapping[str, Globs] | None = None,
+    home: Globs = (),
+) -> Scope:
+    """`root` is the workspace; a definition without paths means the workspace; `home` is Retinue's own, closed."""
+    denied = operator_deny or {}
+    paths = agent.paths
+    read = absolute(paths.read, root) if paths is not None and paths.read is not None else (below(root),)
+    write = absolute(paths.write, root) if paths is not None and paths.write is not None else ()
+    deny = absolute(paths.deny, root) if paths is not None and paths.deny is not None else ()
+    return Scope(
+        tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
+        capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
+        agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + denied.get("agents", ())),
+        operator=Rule(deny=denied.get("tools", ())),
+        read=read,
+        write=write,
+        deny=deny + denied.get("paths", ()),
+        closed=ALWAYS_CLOSED + home,
+        root=root,
+        writable=writable,
+    )
+
+
+def absolute(patterns: Globs, root: str) -> Globs:
+    """A pattern that starts neither with / nor with ** is relative to the workspace."""
+    return tuple(
+        pattern if pattern.startswith(("/", "**")) else f"{literal(root)}/{pattern.removeprefix('./')}"
+        for pattern in patterns
+    )
+
+
+def below(root: str) -> str:
+    """The pattern of a folder and all that is in it."""
+    return "/**" if root == "/" else f"{literal(root)}/**"
+
+
+def literal(path: str) -> str:
+    """A real path as a pattern that means only itself: file names may hold `*` and `[`."""
+    return "".join(f"\\{char}" if char in "*?[\\" else char for char in path)
+
+
+def _rule(rule: Rule) -> list[list[str] | None]:
+    return [None if rule.allow is None else sorted(rule.allow), sorted(rule.deny)]

@@ -1,0 +1,67 @@
+"""A session: one conversation of one agent, kept as a folder."""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Literal
+
+from retinue.domain.workspace import Workspace
+
+SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
+MAX_SLUG = 80
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Session:
+    """Who a conversation is. What was said in it is the transcript's business."""
+
+    id: str
+    """UUIDv7: primary, immutable."""
+    slug: str
+    """The folder's name; scope-plan.yml calls it session_id. Immutable."""
+    agent: str
+    type: Literal["branch", "agent"] = "branch"
+    """`agent` for a child session, as seed 000's files say."""
+    branch: str = "main"
+    path: str
+    """The folder that holds session.md: branches/<branch> of a top-level session, else the agent's folder."""
+    parent: str | None = None
+    """The parent session's id."""
+    parent_slug: str | None = None
+    depth: int = 0
+    aliases: tuple[str, ...] = ()
+    name: str | None = None
+    created_at: datetime
+    updated_at: datetime
+    pinned_at: datetime | None = None
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    workspace: Workspace
+    ceiling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    preset_hash: str = ""
+    """Of preset.md as we wrote it: while it still matches, a top-level session follows the live definition."""
+    last_snippet: str = ""
+    deleted: bool = False
+
+    @property
+    def key(self) -> str:
+        """What doors and registries call it: the first stored key, else slug and branch."""
+        return self.aliases[0] if self.aliases else f"{self.slug}/{self.branch}"
+
+    @property
+    def top(self) -> bool:
+        return self.type == "branch"
+
+
+def top_slug(agent: str, at: datetime) -> str:
+    """`<slug>-<YYYYMMDDHHMMSS>`."""
+    return f"{agent}-{stamp(at)}"
+
+
+def child_slug(agent: str, description: str, at: datetime) -> str:
+    """`<agent>-<YYYYMMDDHHMMSS>-<slug>`: every character outside [a-z0-9-] becomes one hyphen, not collapsed."""
+    return f"{agent}-{stamp(at)}-{SLUG_UNSAFE.sub('-', description.lower())[:MAX_SLUG]}"
+
+
+def stamp(at: datetime) -> str:
+    return at.strftime("%Y%m%d%H%M%S")

@@ -1,0 +1,98 @@
+"""A transcript: the entries of a conversation, in order, as they stand in the file."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from retinue.domain.run import Usage
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """Words of a person, of another agent, or of the model itself."""
+
+    id: str
+    by: Literal["user", "agent"]
+    text: str
+    at: str = ""
+    """ISO 8601, UTC, seconds."""
+    origin: str = ""
+    """Whose words a user entry holds: empty for a person, else `agent:<name>` or a session's key."""
+    run: str = ""
+    model: str = ""
+    usage: Usage = Usage()
+    stop: str = ""
+    """Set when the reply did not end in the ordinary way: `length`, `refused`, `cancelled`."""
+    calls: int = 0
+    """How many calls belong to this reply: fewer at the very end of a file is a torn tail."""
+    thoughts: tuple[str, ...] = ()
+    """Blocks the provider wants back unchanged, each a JSON text; kept in a sidecar, never shown."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Called:
+    """The model wishes a tool to run. The id is minted here, never taken from a provider."""
+
+    id: str
+    tool: str
+    args: str
+    """The arguments' JSON text, as the model wrote it."""
+    at: str = ""
+    run: str = ""
+    broken: str = ""
+    """Why this call must never run: its arguments were cut or are no JSON."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Returned:
+    """What came of a call, as the model is told it."""
+
+    of: str
+    text: str
+    ok: bool = True
+    ms: int = 0
+    at: str = ""
+    run: str = ""
+
+    @property
+    def id(self) -> str:
+        return self.of
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Notice:
+    """Something the runtime says to the model: never a person's words, never the model's."""
+
+    id: str
+    kind: str
+    text: str
+    at: str = ""
+    run: str = ""
+
+
+Entry = Said | Called | Returned | Notice
+
+
+def dangling(entries: Sequence[Entry]) -> tuple[Called, ...]:
+    """Calls without a result. No request may be made while there are any."""
+    answered = {entry.of for entry in entries if isinstance(entry, Returned)}
+    return tuple(entry for entry in entries if isinstance(entry, Called) and entry.id not in answered)
+
+
+def snippet(entries: Iterable[Entry], limit: int = 120) -> str:
+    """The start of the last words, on one line, for lists."""
+    last = ""
+    for entry in entries:
+        if isinstance(entry, Said) and entry.text.strip():
+            last = entry.text
+    flat = " ".join(last.split())
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def all_text(entries: Iterable[Entry], run: str) -> str:
+    """Everything the model said in one run, without the tools' words."""
+    return "\n\n".join(
+        entry.text
+        for entry in entries
+        if isinstance(entry, Said) and entry.by == "agent" and entry.run == run and entry.text
+    )

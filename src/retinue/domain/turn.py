@@ -1,0 +1,84 @@
+"""A turn: what a driver is asked, and what it brings back."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any
+
+from retinue.domain.run import Usage
+from retinue.domain.tool import ToolSpec
+from retinue.domain.transcript import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Model:
+    """Which model answers, and how it is set. `driver` picks the adapter."""
+
+    driver: str
+    name: str
+    temperature: float | None = None
+    max_tokens: int | None = None
+    thinking: str | None = None
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+    """A definition's own driver settings (base URL of an openai-compatible server, extra arguments)."""
+
+    @property
+    def full(self) -> str:
+        return f"{self.driver}:{self.name}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Request:
+    """One turn to take. Between turns of a run only `entries` grows, and only at its end."""
+
+    model: Model
+    agent: str
+    system: str
+    tools: tuple[ToolSpec, ...]
+    entries: Sequence[Entry]
+    memo: dict[str, Any]
+    """The driver's own scratch, kept with the resident conversation: what it encoded once it finds here again.
+    A conversation that was read anew comes with an empty one."""
+
+
+class Stop(StrEnum):
+    END = "end"
+    TOOLS = "tools"
+    LENGTH = "length"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wish:
+    """A call the model wishes for. The provider's id is not kept: ours is minted when it is written down."""
+
+    tool: str
+    args: str
+    broken: str = ""
+    """Why it must not run: arguments cut or no JSON object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reply:
+    """A finished reply. A stream that stopped without saying why never becomes one."""
+
+    text: str
+    wishes: tuple[Wish, ...] = ()
+    model: str = ""
+    """The model that really answered, as the provider named it."""
+    usage: Usage = Usage()
+    stop: Stop = Stop.END
+    thoughts: tuple[str, ...] = ()
+    cut: str = ""
+    """Said when something was left out, such as an answer over the size cap."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Delta:
+    """A piece of a reply as it is heard. `discarded`: forget what was heard, the turn is asked again."""
+
+    text: str = ""
+    thinking: str = ""
+    discarded: bool = False
+    waiting: str = ""
+    """Why nothing comes: `rate limited, again in 3 s`, `model unreachable`."""

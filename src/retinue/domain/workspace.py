@@ -1,0 +1,30 @@
+"""Where a session works: a root, how far it is set apart, and whether it may write there."""
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+
+class Isolation(StrEnum):
+    SHARED = "shared"
+    SANDBOX = "sandbox"
+    CUSTOM = "custom"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Workspace:
+    """Computed once per session and stored with it: state of the session, never of the process."""
+
+    root: str
+    """Absolute. Relative paths of tools start here."""
+    isolation: Isolation = Isolation.SHARED
+    writable: bool = True
+    label: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        return {
+            "root": self.root,
+            "isolation": str(self.isolation),
+            "writable": self.writable,
+            "label": self.label,
+        }

@@ -1,0 +1,273 @@
+"""What the runtime needs of the world: eight protocols, and the bundle that carries them."""
+
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any, Protocol, TypeVar
+
+from retinue.domain.agent import Agent, Defined
+from retinue.domain.event import Event
+from retinue.domain.limits import Limits
+from retinue.domain.run import Run, Status
+from retinue.domain.scope import Globs, Scope
+from retinue.domain.session import Session
+from retinue.domain.tool import Effect, ToolSpec
+from retinue.domain.transcript import Entry
+from retinue.domain.turn import Delta, Model, Reply, Request
+from retinue.domain.workspace import Workspace
+
+T = TypeVar("T")
+
+
+class Driver(Protocol):
+    """Who takes a turn."""
+
+    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        """One finished reply, or ModelFailed. `heard` gets the pieces as they come."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+class Conversation(Protocol):
+    """A session held open by this process: its entries as the file has them, and the only way to add to it."""
+
+    session: Session
+    entries: Sequence[Entry]
+    memo: dict[str, Any]
+    torn: str | None
+    """Where a torn tail was put when this was opened, if there was one."""
+
+    async def append(self, *entries: Entry) -> None:
+        """All of them in one write, on disk when this returns; an entry already there by id is not added again."""
+        ...
+
+    async def refresh(self) -> bool:
+        """Reads the file anew if a person changed it; True when the entries are other than they were.
+        What this process appended and a save dropped is appended again."""
+        ...
+
+    def typed(self) -> str:
+        """What a person wrote below the open user line, blank when nothing."""
+        ...
+
+    async def take_typed(self, said: Entry) -> None:
+        """The typed text becomes this entry: nothing is written twice."""
+        ...
+
+    async def rest(self) -> None:
+        """The conversation is idle: it ends with an open user line."""
+        ...
+
+    async def log_tool(self, heading: str) -> None:
+        """Adds to tools.org; derived, not synced."""
+        ...
+
+
+class Store(Protocol):
+    """Conversations as folders."""
+
+    async def create(self, new: "NewSession") -> Session:
+        """The folder appears complete or not at all."""
+        ...
+
+    async def find(self, ref: str) -> Session:
+        """By id, slug, alias, `<slug>/<branch>`, path of the folder or of session.md, or unambiguous prefix."""
+        ...
+
+    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
+        """Newest first by updated_at."""
+        ...
+
+    def open(self, session: Session) -> AbstractAsyncContextManager[Conversation]:
+        """Takes the session's lock; Held names who has it."""
+        ...
+
+    async def preset(self, session: Session) -> tuple[Agent, str]:
+        """The definition in the session's own preset.md, and the hash of its text."""
+        ...
+
+    async def change(self, session: Session, **facts: Any) -> Session:
+        """Replaces facts of session.json: name, pinned_at, attributes, preset_hash, aliases."""
+        ...
+
+
+class Agents(Protocol):
+    """Definitions, live: an edit counts on the next call."""
+
+    def get(self, name: str) -> Defined:
+        """NotFound names the nearest."""
+        ...
+
+    def names(self) -> list[str]: ...
+
+
+class Tx(Protocol):
+    """One step's view of the ledger, alone in its savepoint."""
+
+    def run(self, run_id: str) -> Run | None: ...
+    def run_by_key(self, ask_key: str) -> Run | None: ...
+    def add_run(self, run: Run) -> None: ...
+    def set_run(self, run: Run) -> None: ...
+    def runs(
+        self,
+        *,
+        status: Sequence[Status] | None = None,
+        session: str | None = None,
+        root: str | None = None,
+        parent_run: str | None = None,
+        top_only: bool = False,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[Run]:
+        """Newest first by created_at; equal times newest id first."""
+        ...
+
+    def count(self, status: Status) -> int: ...
+    def emit(self, event: Event) -> None:
+        """A durable event, numbered when the step commits."""
+        ...
+
+    def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]: ...
+
+
+class Ledger(Protocol):
+    """Runs and their events. Holds no rules: a step is a plain function in runtime/."""
+
+    async def do(self, step: Callable[[Tx], T]) -> T:
+        """Runs the step in the next group commit; when this returns it is on disk."""
+        ...
+
+    async def look(self, step: Callable[[Tx], T]) -> T:
+        """The same view, for reading only."""
+        ...
+
+
+class Engine(Protocol):
+    """What drives runs: takes a run's id and returns at once."""
+
+    def submit(self, run_id: str) -> None: ...
+    async def wait(self, run_id: str) -> None:
+        """Until the run has ended, whoever works it."""
+        ...
+
+    def cancel(self, run_id: str) -> bool:
+        """Stops this process's work on it; False when it is not ours."""
+        ...
+
+
+class Files(Protocol):
+    """Files, already bound to one scope. Every path is judged by the real name of what was opened."""
+
+    def read(self, path: str, *, max_bytes: int = ...) -> "Opened": ...
+    def list(self, path: str) -> "list[Found]": ...
+    def walk(self, path: str, *, limit: int = ...) -> "Iterator[Found]":
+        """Regular files below a folder in a stable order, links not followed, refused ones left out."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    real: str
+    data: bytes
+    size: int
+    """Of the whole file; more than len(data) when it was cut at max_bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    path: str
+    """Relative to the folder that was asked for."""
+    real: str
+    kind: str
+    """file, dir, link, other"""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Chance:
+    """Time, ids and randomness, given and never asked for."""
+
+    now: Callable[[], datetime]
+    """UTC."""
+    entry_id: Callable[[], str]
+    """ULID: sorts by time, unique."""
+    uuid: Callable[[], str]
+    """UUIDv7."""
+    uniform: Callable[[float, float], float]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession:
+    """Everything a folder is made of."""
+
+    agent: str
+    preset: str
+    """preset.md's text."""
+    preset_hash: str
+    workspace: Workspace
+    parent: Session | None = None
+    description: str = ""
+    """Of a child: becomes the end of its slug."""
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    ceiling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """Who is calling a tool, and what it may act through: already bound to the scope."""
+
+    run: Run
+    session: Session
+    id: str
+    """Of the call's entry: the key of its effect."""
+    files: Files
+    ask: Callable[[str, Sequence[str]], Awaitable[str]]
+    """Puts a question to a person; NobodyHere when there is none."""
+
+
+Body = Callable[[Mapping[str, Any], Call], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tool:
+    """A name, a typed signature, what it touches, and one async function."""
+
+    spec: ToolSpec
+    parse: Callable[[bytes], Mapping[str, Any]]
+    """Strict: unknown keys and wrong types raise ValueError with a sentence."""
+    body: Body
+    effect: Effect = Effect.ONCE
+    capabilities: tuple[str, ...] = ()
+    category: str = ""
+    door: bool = False
+    """Starts other agents: below the top it counts only where a definition names it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ports:
+    """What a verb of the runtime acts through."""
+
+    store: Store
+    agents: Agents
+    ledger: Ledger
+    engine: Engine
+    driver: Driver
+    chance: Chance
+    tools: Mapping[str, Tool]
+    files: Callable[[Scope], Files]
+    emit: Callable[[Event], None]
+    """A live event; durable ones reach it by themselves after their step's commit."""
+    ask: Callable[[str, Sequence[str]], Awaitable[str]]
+    model: Callable[[Agent, str | None], Model]
+    """The model an agent is to use, with the run's override."""
+    limits: Limits
+    operator_deny: Mapping[str, Globs]
+    closed: Globs
+    """Patterns of Retinue's own home and configuration: never an agent's."""
+    owner: str
+    redact: Callable[[str], str]
+    """Takes secrets out of a text before it is stored, logged or told."""

@@ -1,0 +1,1 @@
+"""What happens: verbs, in order."""

@@ -1,0 +1,1 @@
+"""Where files are opened and commands run."""

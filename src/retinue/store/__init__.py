@@ -1,0 +1,1 @@
+"""Conversations as files, and agents as definitions."""

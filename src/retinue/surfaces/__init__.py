@@ -1,0 +1,1 @@
+"""Ways in to Retinue. None knows another."""

@@ -1,0 +1,1 @@
+"""Public fakes, and a scripted model server on loopback."""

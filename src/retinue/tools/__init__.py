@@ -1,0 +1,1 @@
+"""What agents can do: one file, one tool or one family."""
