@@ -1,0 +1,34 @@
+# Each target is one script: read scripts/ to see what it does.
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check fast bench pins coverage clean
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## make the environment in .venv; quick when nothing changed
+	@scripts/bootstrap
+
+demo: setup ## watch an agent work, with a scripted model: no key, no configuration
+	@.venv/bin/retinue demo
+
+test: setup ## every check and every test
+	@scripts/check
+	@scripts/test
+
+check: setup ## format, lint, types, import contracts, generated files
+	@scripts/check
+
+fast: setup ## every test but the slow tiers
+	@scripts/test --ignore=tests/crash --ignore=tests/surfaces
+
+bench: setup ## what it costs, measured on this machine
+	@scripts/bench
+
+pins: setup ## resolve requirements/*.txt anew from pyproject.toml
+	@scripts/pins
+
+coverage: setup ## write tests/stories/COVERAGE.md anew
+	@.venv/bin/python scripts/coverage_rows
+
+clean: ## take away what the other targets made
+	rm -rf .venv .demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
