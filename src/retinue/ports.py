@@ -6,14 +6,14 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
-from retinue.domain.agent import Agent, Defined
+from retinue.domain.agent import Agent, Defined, Paths
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status
 from retinue.domain.scope import Globs, Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect, ToolSpec
-from retinue.domain.transcript import Entry
+from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.domain.workspace import Workspace
 
@@ -60,8 +60,8 @@ class Conversation(Protocol):
         """The conversation is idle: it ends with an open user line."""
         ...
 
-    async def log_tool(self, heading: str) -> None:
-        """Adds to tools.org; derived, not synced."""
+    async def log_tool(self, called: Called, returned: Returned) -> None:
+        """Adds a heading to tools.org; derived, not synced."""
         ...
 
 
@@ -154,6 +154,10 @@ class Engine(Protocol):
 
     def cancel(self, run_id: str) -> bool:
         """Stops this process's work on it; False when it is not ours."""
+        ...
+
+    def cancelled(self, run_id: str) -> bool:
+        """Whether it was stopped by somebody, rather than by the end of this process."""
         ...
 
 
@@ -268,6 +272,8 @@ class Ports:
     operator_deny: Mapping[str, Globs]
     closed: Globs
     """Patterns of Retinue's own home and configuration: never an agent's."""
+    with_paths: Callable[[str, Paths], str]
+    """A preset's text with its paths section replaced, the rest to the letter."""
     owner: str
     redact: Callable[[str], str]
     """Takes secrets out of a text before it is stored, logged or told."""

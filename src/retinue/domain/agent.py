@@ -1,5 +1,6 @@
 """An agent: a definition of who it is, what it may use, and how it is started."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -131,3 +132,8 @@ class Defined:
     """Of the preset text."""
     clipped: tuple[str, ...] = ()
     """What the definition asked for and the operator's ceiling took away."""
+
+
+def preset_hash(text: str) -> str:
+    """How a preset's text is recognised: whoever records it and whoever compares uses this."""
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -96,7 +96,9 @@ class Ask:
     """Unique in the ledger: a second birth with the same key returns the first run."""
     agent: str
     task: str | None
-    """None: what a person typed at the end of the session's file."""
+    """None only while nobody knows yet; the row always holds the words."""
+    typed: bool = False
+    """The task stands in the session's file already: a person typed it there."""
     session: str | None = None
     """The session's id when it exists already."""
     requester: str = "person"

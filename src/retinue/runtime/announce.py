@@ -1,0 +1,46 @@
+"""End, and tell: a run's end and its telling are one step of the ledger."""
+
+from dataclasses import replace
+
+from retinue.domain.event import Event
+from retinue.domain.run import Reason, Run, Status
+from retinue.ports import Ports, Tx
+
+
+async def end(
+    run: Run, status: Status, ports: Ports, *, reason: Reason | None = None, error: str = ""
+) -> Run:
+    """The first end counts: a run that has ended already stays as it ended."""
+    at = ports.chance.now()
+
+    def step(tx: Tx) -> Run:
+        now = tx.run(run.id)
+        if now is None or now.status.final:
+            return now or run
+        counted = replace(
+            now,
+            text=ports.redact(run.text),
+            turns=run.turns,
+            tool_calls=run.tool_calls,
+            usage=run.usage,
+            model=run.model or now.model,
+        )
+        ended = counted.ended(status, at=at, reason=reason, error=ports.redact(error))
+        tx.set_run(ended)
+        tx.emit(told("run.ended", ended, ports, status=str(status), reason=reason and str(reason)))
+        return ended
+
+    return await ports.ledger.do(step)
+
+
+def told(kind: str, run: Run, ports: Ports, **data: object) -> Event:
+    """An event about a run, stamped and attributed."""
+    return Event(
+        kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
+        at=ports.chance.now(),
+        session=run.session_id,
+        run=run.id,
+        parent_run=run.ask.parent_run or "",
+        agent=run.agent,
+        data=data,
+    )

@@ -1,0 +1,132 @@
+"""The gate between a wish and the world: the only place a tool is called."""
+
+import json
+import re
+from collections.abc import Mapping
+from time import perf_counter
+
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
+from retinue.domain.run import Run
+from retinue.domain.scope import Scope, Verdict
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Returned
+from retinue.errors import OutOfScope, RetinueError
+from retinue.ports import Call, Files, Ports, Tool
+
+ASK_FOR_MORE = "If you need it, ask with request_scope_expansion; otherwise go on without it."
+TERMINAL_CODES = re.compile(
+    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])"
+)
+
+
+def verdict(tool: Tool, scope: Scope) -> Verdict:
+    """The one judgement on a tool, for the list and for the call alike."""
+    return scope.tool(tool.spec.name, tool.capabilities)
+
+
+def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
+    """What the model is shown, in a stable order."""
+    return {name: tools[name] for name in sorted(tools) if verdict(tools[name], scope).ok}
+
+
+async def call(
+    called: Called, *, run: Run, session: Session, scope: Scope, files: Files, ports: Ports
+) -> Returned:
+    """Every wish gets an answer; a refusal is an answer like any other."""
+    started = perf_counter()
+    ok, text = await _answer(called, run=run, session=session, scope=scope, files=files, ports=ports)
+    return Returned(
+        of=called.id,
+        text=ports.redact(capped(TERMINAL_CODES.sub("", text) if "\x1b" in text else text)),
+        ok=ok,
+        ms=round((perf_counter() - started) * 1000),
+        at=ports.chance.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        run=run.id,
+    )
+
+
+async def _answer(
+    called: Called, *, run: Run, session: Session, scope: Scope, files: Files, ports: Ports
+) -> tuple[bool, str]:
+    if called.broken:
+        return False, f"This call did not run: {called.broken}. Make the call again, in a smaller step."
+    tool = ports.tools.get(called.tool)
+    if tool is None:
+        names = ", ".join(offered(ports.tools, scope)) or "none"
+        return False, refusal(
+            "unknown_tool", called.tool, message=f"There is no tool {called.tool!r}. Your tools: {names}."
+        )
+    judged = verdict(tool, scope)
+    if not judged.ok:
+        return False, refusal(
+            "tool_not_allowed",
+            called.tool,
+            allowed=scope.tools.allow or (),
+            denied=scope.tools.deny + scope.operator.deny,
+            message=f'Tool "{called.tool}" is not allowed for this agent ({judged.rule}).',
+        )
+    try:
+        args = tool.parse(_bounded(called.args))
+    except ValueError as error:
+        return False, f"The arguments of {called.tool} are wrong: {error}"
+    bound = Call(run=run, session=session, id=called.id, files=files, ask=ports.ask)
+    return await _acted(tool, args, bound)
+
+
+async def _acted(tool: Tool, args: Mapping[str, object], bound: Call) -> tuple[bool, str]:
+    """An exception in a tool's own body is an answer to the model; cancellation passes."""
+    name = tool.spec.name
+    try:
+        return True, await tool.body(args, bound)
+    except OutOfScope as error:
+        return False, refusal(
+            error.error,
+            name,
+            resource=error.resource,
+            allowed=error.allowed,
+            denied=error.denied,
+            message=f"{error} {ASK_FOR_MORE}",
+        )
+    except RetinueError as error:
+        return False, str(error)
+    except Exception as error:  # noqa: BLE001  (a tool's own body may fail in any way; the model is told)
+        return False, f"{name} failed: {type(error).__name__}: {error}"
+
+
+def refusal(
+    error: str,
+    tool: str,
+    *,
+    message: str,
+    resource: str = "",
+    allowed: tuple[str, ...] = (),
+    denied: tuple[str, ...] = (),
+) -> str:
+    """One shape for every refusal."""
+    return json.dumps(
+        {
+            "success": False,
+            "error": error,
+            "tool": tool,
+            "resource": resource,
+            "allowed_patterns": list(allowed),
+            "deny_patterns": list(denied),
+            "message": message,
+        },
+        ensure_ascii=False,
+    )
+
+
+def capped(text: str, limit: int = MAX_RESULT_BYTES) -> str:
+    """Head and tail are kept, and the cut says how much is gone."""
+    if len(text) <= limit:
+        return text
+    half = limit // 2
+    return f"{text[:half]}\n[… {len(text) - 2 * half:,} characters left out …]\n{text[-half:]}"
+
+
+def _bounded(args: str) -> bytes:
+    raw = (args or "{}").encode("utf-8", "replace")
+    if len(raw) > MAX_ARGUMENT_BYTES:
+        raise ValueError(f"{len(raw):,} bytes, and {MAX_ARGUMENT_BYTES:,} is the most")
+    return raw

@@ -1,0 +1,61 @@
+"""What a run goes by: definition, rights, tools, prompt and model, fixed at its start."""
+
+from dataclasses import dataclass, replace
+
+from retinue.domain.agent import Agent
+from retinue.domain.prompt import system_prompt
+from retinue.domain.run import Run
+from retinue.domain.scope import Scope, compile_scope
+from retinue.domain.session import Session
+from retinue.domain.tool import ToolSpec
+from retinue.domain.turn import Model
+from retinue.ports import Files, Ports
+from retinue.runtime.guard import offered
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Plan:
+    """Stays the same until the run ends, so that the request's beginning does too."""
+
+    agent: Agent
+    scope: Scope
+    files: Files
+    tools: tuple[ToolSpec, ...]
+    system: str
+    model: Model
+
+
+async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
+    agent = await definition(session, ports)
+    scope = scope_of(agent, session, ports)
+    tools = tuple(tool.spec for tool in offered(ports.tools, scope).values())
+    model = ports.model(agent, run.ask.model)
+    if run.ask.thinking is not None:
+        model = replace(model, thinking=run.ask.thinking)
+    return Plan(
+        agent=agent,
+        scope=scope,
+        files=ports.files(scope),
+        tools=tools,
+        system=system_prompt(agent, [(tool.name, tool.description) for tool in tools], depth=session.depth),
+        model=model,
+    )
+
+
+async def definition(session: Session, ports: Ports) -> Agent:
+    """A child obeys the preset.md in its own folder. A top-level session follows the live definition,
+    until a person edits its preset.md: then that rules."""
+    own, own_hash = await ports.store.preset(session)
+    if session.top and own_hash == session.preset_hash:
+        return ports.agents.get(session.agent).agent
+    return own
+
+
+def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
+    return compile_scope(
+        agent,
+        root=session.workspace.root,
+        writable=session.workspace.writable,
+        operator_deny=ports.operator_deny,
+        home=ports.closed,
+    )

@@ -1,0 +1,80 @@
+"""A new session, and its first run."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from retinue.domain.agent import Defined, Paths, WorkspacePolicy, preset_hash
+from retinue.domain.run import Ask, Run
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, below
+from retinue.domain.session import Session
+from retinue.domain.workspace import Isolation, Workspace
+from retinue.ports import NewSession, Ports
+from retinue.runtime.send import send
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Child:
+    """What is said about a child beyond its task."""
+
+    parent: Session
+    description: str
+    allowed_paths: Sequence[str] | None = None
+    """None: the parent's read patterns. Empty: no restriction. Patterns: exactly those."""
+    denied_paths: Sequence[str] | None = None
+
+
+async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None) -> Session:
+    """A new top-level session, idle until something is sent to it."""
+    defined = ports.agents.get(agent)
+    return await ports.store.create(
+        NewSession(
+            agent=agent,
+            preset=defined.preset,
+            preset_hash=preset_hash(defined.preset),
+            workspace=bound(defined.agent.workspace, root),
+            name=name,
+        )
+    )
+
+
+async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
+    """A child of a session. Its configuration is its own copy of the definition, its paths are written into it."""
+    defined = ports.agents.get(ask.agent)
+    preset = ports.with_paths(defined.preset, await _paths(child, ports))
+    session = await ports.store.create(
+        NewSession(
+            agent=ask.agent,
+            preset=preset,
+            preset_hash=preset_hash(preset),
+            workspace=_workspace(defined, child.parent),
+            parent=child.parent,
+            description=child.description,
+        )
+    )
+    return await send(ask, session, ports)
+
+
+def bound(policy: WorkspacePolicy, root: str) -> Workspace:
+    """Shared and custom are writable unless the policy says no; a sandbox only where it says yes."""
+    writable = policy.isolation is not Isolation.SANDBOX if policy.writable is None else policy.writable
+    return Workspace(root=policy.path or root, isolation=policy.isolation, writable=writable)
+
+
+def _workspace(defined: Defined, parent: Session) -> Workspace:
+    return bound(defined.agent.workspace, parent.workspace.root)
+
+
+async def _paths(child: Child, ports: Ports) -> Paths:
+    return Paths(
+        read=await _readable(child, ports),
+        write=DEFAULT_WRITE,
+        deny=DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths),
+    )
+
+
+async def _readable(child: Child, ports: Ports) -> tuple[str, ...]:
+    if child.allowed_paths is None:
+        parent, _ = await ports.store.preset(child.parent)
+        inherited = parent.paths.read if parent.paths is not None else None
+        return inherited if inherited is not None else (below(child.parent.workspace.root),)
+    return tuple(child.allowed_paths) or ("/**",)

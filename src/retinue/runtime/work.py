@@ -1,0 +1,340 @@
+"""Turn, tools, save, again: the loop of every run."""
+
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from retinue.domain.limits import MAX_BAD_CALLS, MAX_EMPTY_REPLIES
+from retinue.domain.run import Reason, Run, Status
+from retinue.domain.transcript import Called, Notice, Returned, Said
+from retinue.domain.turn import Delta, Reply, Request, Stop
+from retinue.errors import Cancelled, ModelFailed, NoRoom, NotFound, RetinueError, TimedOut
+from retinue.ports import Conversation, Ports
+from retinue.runtime import guard
+from retinue.runtime.announce import end, told
+from retinue.runtime.prepare import Plan, prepare
+from retinue.runtime.recover import recounted, unanswered
+
+EMPTY = "Your last reply was empty. Answer, or call a tool."
+AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    status: Status
+    reason: Reason | None = None
+    error: str = ""
+
+
+async def work(run_id: str, ports: Ports) -> None:
+    """Works a claimed run to its end. A process that dies in here leaves a file to go on from."""
+    run = await ports.ledger.look(lambda tx: tx.run(run_id))
+    if run is None:
+        raise NotFound(f"there is no run {run_id}")
+    job = _Work(run, ports)
+    try:
+        outcome = await job.done()
+    except asyncio.CancelledError:
+        await _keep_counts(job.run, ports)
+        raise
+    except RetinueError as error:
+        outcome = failure(error)
+    await end(job.run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
+
+
+async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
+    """The engine's last word on a run whose work did not end by itself."""
+    run = await ports.ledger.look(lambda tx: tx.run(run_id))
+    if run is not None:
+        outcome = failure(error)
+        await end(run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
+
+
+def failure(error: BaseException) -> Outcome:
+    """Each error's end: what is not ours is a crash, told by name."""
+    if isinstance(error, Cancelled):
+        return Outcome(status=Status.CANCELLED, reason=Reason.USER_CANCEL, error=str(error))
+    if isinstance(error, TimedOut):
+        return Outcome(status=Status.TIMED_OUT, reason=Reason.DEADLINE, error=str(error))
+    if isinstance(error, ModelFailed):
+        return Outcome(status=Status.FAILED, reason=Reason(error.reason), error=str(error))
+    if isinstance(error, NoRoom):
+        return Outcome(status=Status.FAILED, reason=Reason.DISK, error=str(error))
+    if isinstance(error, RetinueError):
+        return Outcome(status=Status.FAILED, reason=Reason.CONFIG, error=str(error))
+    return Outcome(status=Status.FAILED, reason=Reason.CRASHED, error=f"{type(error).__name__}: {error}")
+
+
+async def _keep_counts(run: Run, ports: Ports) -> None:
+    """Somebody stopped us: what was counted so far is kept, the status is theirs to set."""
+    await ports.ledger.do(lambda tx: tx.set_run(_counted(tx.run(run.id) or run, run)))
+
+
+def _counted(row: Run, run: Run) -> Run:
+    return replace(
+        row,
+        turns=run.turns,
+        tool_calls=run.tool_calls,
+        usage=run.usage,
+        text=run.text,
+        model=run.model or row.model,
+        scope_hash=run.scope_hash,
+    )
+
+
+class _Work:
+    """One run being worked: its counts, and what was heard of a reply that is not finished."""
+
+    def __init__(self, run: Run, ports: Ports) -> None:
+        self.run = run
+        self.ports = ports
+        self.heard: list[str] = []
+        self.empty = 0
+        self.bad = 0
+        self.last: tuple[str, str] = ("", "")
+        self.same = 0
+
+    async def done(self) -> Outcome:
+        session = await self.ports.store.find(self.run.session_id)
+        async with self.ports.store.open(session) as talk:
+            try:
+                async with asyncio.timeout(self._seconds_left()):
+                    return await self._conversed(talk)
+            except TimeoutError as error:
+                raise TimedOut(f"the deadline passed: {self._deadline()}") from error
+            finally:
+                if not self._dying():
+                    await self._left(talk)
+
+    def _dying(self) -> bool:
+        """The process is ending and nobody stopped this run: it is left as it stands, to be taken up again."""
+        stopping = isinstance(sys.exception(), asyncio.CancelledError)
+        return stopping and not self.ports.engine.cancelled(self.run.id)
+
+    async def _conversed(self, talk: Conversation) -> Outcome:
+        plan = await prepare(self.run, talk.session, self.ports)
+        self.run = replace(
+            recounted(self.run, talk.entries), scope_hash=plan.scope.hash, model=plan.model.full
+        )
+        await self._asked(talk)
+        again, lost = unanswered(talk.entries, self.run, self.ports)
+        if lost:
+            await talk.append(*lost)
+        await self._called(again, talk, plan)
+        while True:
+            await talk.refresh()
+            reply = await self._turn(talk, plan)
+            calls = await self._saved(reply, talk)
+            if outcome := await self._over(reply, talk, plan):
+                return outcome
+            await self._called(calls, talk, plan)
+
+    async def _asked(self, talk: Conversation) -> None:
+        """The task stands in the file before any request: the request is built from the file."""
+        run = self.run
+        task = Said(
+            id=run.id,
+            by="user",
+            text=run.ask.task or "",
+            at=self._at(),
+            origin="" if run.ask.requester == "person" else run.ask.requester,
+            run=run.id,
+        )
+        if run.ask.typed:
+            if talk.typed().strip():
+                await talk.take_typed(task)
+        else:
+            await talk.append(task)
+
+    async def _turn(self, talk: Conversation, plan: Plan) -> Reply:
+        self.heard = []
+        self._tell("run.state", phase="wait")
+        request = Request(
+            model=plan.model,
+            agent=self.run.agent,
+            system=plan.system,
+            tools=plan.tools,
+            entries=talk.entries,
+            memo=talk.memo,
+        )
+        return await self.ports.driver.turn(request, self._hear)
+
+    def _hear(self, delta: Delta) -> None:
+        if delta.discarded:
+            self.heard = []
+            self._tell("text.discarded")
+        elif delta.text:
+            self.heard.append(delta.text)
+            self._tell("text.delta", text=delta.text)
+        elif delta.thinking:
+            self._tell("thinking.delta", text=delta.thinking)
+        elif delta.waiting:
+            self._tell("run.state", phase="model", note=delta.waiting)
+
+    async def _saved(self, reply: Reply, talk: Conversation) -> list[Called]:
+        """A reply and its calls are one write: either all of it was said, or nothing."""
+        chance, run, at = self.ports.chance, self.run, self._at()
+        text = self.ports.redact(reply.text)
+        said = Said(
+            id=chance.entry_id(),
+            by="agent",
+            text=f"{text}\n[{reply.cut}]" if reply.cut else text,
+            at=at,
+            run=run.id,
+            model=reply.model,
+            usage=reply.usage,
+            stop="" if reply.stop in (Stop.END, Stop.TOOLS) else str(reply.stop),
+            calls=len(reply.wishes),
+            thoughts=reply.thoughts,
+        )
+        calls = [
+            Called(
+                id=chance.entry_id(),
+                tool=wish.tool,
+                args=self.ports.redact(wish.args),
+                at=at,
+                run=run.id,
+                broken=wish.broken,
+            )
+            for wish in reply.wishes
+        ]
+        await talk.append(said, *calls)
+        self.heard = []
+        self.run = run.turned(reply.usage, calls=len(calls), text=text, model=_named(run.model, reply.model))
+        self._tell("entry.saved", entry=said.id)
+        return calls
+
+    async def _over(self, reply: Reply, talk: Conversation, plan: Plan) -> Outcome | None:
+        """Whether the run has ended, and how. A reply that calls tools never ends it."""
+        if reply.stop is Stop.REFUSED:
+            return Outcome(status=Status.FAILED, reason=Reason.REFUSED, error="the model refused to answer")
+        if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and reply.wishes:
+            await talk.append(*self._unmade(talk, "the agent's turn limit was reached"))
+            error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
+            return Outcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
+        if reply.wishes:
+            return None
+        if reply.text.strip():
+            return Outcome(status=Status.DONE)
+        self.empty += 1
+        if self.empty >= MAX_EMPTY_REPLIES:
+            return Outcome(
+                status=Status.FAILED, reason=Reason.STUCK, error=f"{self.empty} empty replies in a row"
+            )
+        await talk.append(self._notice("nudge", EMPTY))
+        return None
+
+    async def _called(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
+        """Calls of one turn run side by side; each result is on disk before the next request."""
+        if not calls:
+            return
+        self.empty = 0
+        self._tell("run.state", phase="tool", calls=len(calls), total=self.run.tool_calls)
+        most = self.ports.limits.max_calls_per_turn
+        if len(calls) == 1:
+            await self._one(calls[0], talk, plan)
+        else:
+            await self._abreast(calls[:most], talk, plan)
+        if rest := calls[most:]:
+            note = f"This call did not run: {most} calls in one turn is the limit."
+            await talk.append(*(self._returned(called, note) for called in rest))
+        if self.bad > MAX_BAD_CALLS:
+            raise ModelFailed(f"{self.bad} calls that could not run", reason="stuck")
+
+    async def _abreast(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
+        try:
+            async with asyncio.TaskGroup() as group:
+                for called in calls:
+                    group.create_task(self._one(called, talk, plan))
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
+
+    async def _one(self, called: Called, talk: Conversation, plan: Plan) -> None:
+        self._tell("tool.started", tool=called.tool, call=called.id, args=called.args)
+        returned = self._looped(called) or await guard.call(
+            called, run=self.run, session=talk.session, scope=plan.scope, files=plan.files, ports=self.ports
+        )
+        if not returned.ok and not _runnable(called, self.ports):
+            self.bad += 1
+        await talk.append(returned)
+        await talk.log_tool(called, returned)
+        self._tell("tool.ended", tool=called.tool, call=called.id, ok=returned.ok, ms=returned.ms)
+
+    def _looped(self, called: Called) -> Returned | None:
+        """The same call for ever: first a word, then the end."""
+        this = (called.tool, called.args)
+        self.same = self.same + 1 if this == self.last else 1
+        self.last = this
+        most = self.ports.limits.identical_calls
+        if self.same <= most:
+            return None
+        if self.same > 2 * most:
+            raise ModelFailed(f"the same call to {called.tool} {self.same} times in a row", reason="stuck")
+        return self._returned(called, AGAIN.format(n=self.same))
+
+    async def _left(self, talk: Conversation) -> None:
+        """Whatever ended the work: words already heard are kept, and the file is left ready for a person."""
+        try:
+            if self.heard:
+                partial = self.ports.redact("".join(self.heard))
+                self.heard = []
+                await talk.append(
+                    Said(
+                        id=self.ports.chance.entry_id(),
+                        by="agent",
+                        text=partial,
+                        at=self._at(),
+                        run=self.run.id,
+                        stop="cancelled",
+                    )
+                )
+            unmade = self._unmade(talk, "the run was stopped before this call was answered")
+            if unmade:
+                await talk.append(*unmade)
+            await talk.rest()
+        except NoRoom:
+            return  # the run's own end says so; what is on disk stays as it is
+
+    def _unmade(self, talk: Conversation, why: str) -> list[Returned]:
+        _, lost = unanswered(talk.entries, replace(self.run, id=""), self.ports)
+        return [replace(result, text=f"No result: {why}.", run=self.run.id, at=self._at()) for result in lost]
+
+    def _returned(self, called: Called, text: str) -> Returned:
+        return Returned(of=called.id, text=text, ok=False, at=self._at(), run=self.run.id)
+
+    def _notice(self, kind: str, text: str) -> Notice:
+        return Notice(id=self.ports.chance.entry_id(), kind=kind, text=text, at=self._at(), run=self.run.id)
+
+    def _tell(self, kind: str, **data: object) -> None:
+        self.ports.emit(told(kind, self.run, self.ports, **data))
+
+    def _at(self) -> str:
+        return self.ports.chance.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+
+    def _seconds_left(self) -> float | None:
+        if self.run.deadline_at is None:
+            return None
+        return max(0.0, (self.run.deadline_at - self.ports.chance.now()).total_seconds())
+
+    def _deadline(self) -> str:
+        seconds = self.ports.limits.deadline(self.run.ask.deadline_seconds)
+        return f"{seconds:g} s from the start, set by --timeout or limits.deadline_seconds"
+
+
+def _runnable(called: Called, ports: Ports) -> bool:
+    """Whether the call could be made at all: a known tool with arguments it understands."""
+    tool = ports.tools.get(called.tool)
+    if tool is None or called.broken:
+        return False
+    try:
+        tool.parse(called.args.encode("utf-8", "replace") or b"{}")
+    except ValueError:
+        return False
+    return True
+
+
+def _named(wanted: str, used: str) -> str:
+    """The model really used, with the driver that spoke to it."""
+    driver, _, _ = wanted.partition(":")
+    return f"{driver}:{used}" if used else wanted
