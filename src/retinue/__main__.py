@@ -1,0 +1,61 @@
+"""The table of commands, each loaded on use: start-up is a promise, so the overview needs nothing but this file."""
+
+import sys
+
+TABLE = {
+    "Talk": {
+        "run": ("one task for an agent; waits and streams the answer", "retinue.surfaces.cli.run:run"),
+        "chat": ("talk with an agent, line by line", "retinue.surfaces.cli.chat:chat"),
+        "send": ("one more message to a session", "retinue.surfaces.cli.run:send"),
+        "spawn": ("a child of a session, with its own paths", "retinue.surfaces.cli.run:spawn"),
+        "wait": ("until runs have ended", "retinue.surfaces.cli.run:wait"),
+    },
+    "Conversations": {
+        "sessions": (
+            "list, show, open, branch, clear, delete, rename, pin, unpin, export",
+            "retinue.surfaces.cli.sessions:sessions",
+        ),
+    },
+    "Runs": {
+        "runs": ("list, show, cancel, resume, history", "retinue.surfaces.cli.runs:runs"),
+        "subagent": ("the same as runs", "retinue.surfaces.cli.runs:runs"),
+    },
+    "Agents": {
+        "agents": ("list, show, check, import, delete", "retinue.surfaces.cli.agents:agents"),
+        "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
+    },
+    "Machine": {
+        "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
+        "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
+        "bench": ("what it costs, measured here", "retinue.surfaces.cli.machine:bench"),
+    },
+}
+"""group → command → what it does, and the module and name it is loaded from."""
+
+HELP = ("-h", "--help", "help")
+
+
+def overview() -> str:
+    """The help of the whole command."""
+    lines = ["Usage: retinue [--home DIR] [--json] COMMAND …", ""]
+    for group, commands in TABLE.items():
+        lines.append(group)
+        lines += [f"  {name:<10}{what}" for name, (what, _) in commands.items()]
+        lines.append("")
+    lines.append("retinue COMMAND --help says more. --home and --json may also stand after the command.")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    arguments = sys.argv[1:]
+    if not arguments or (len(arguments) == 1 and arguments[0] in HELP):
+        sys.stdout.write(overview() + "\n")
+        return
+    from retinue.surfaces.cli.front import play
+
+    places = {name: where for commands in TABLE.values() for name, (_, where) in commands.items()}
+    sys.exit(play(places, overview(), arguments))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,67 @@
+"""How a command does its work: the application opened around it, and its exit code."""
+
+import asyncio
+import functools
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Concatenate, ParamSpec
+
+import click
+
+from retinue import app as application
+from retinue.app import App
+from retinue.domain.run import Run, Status, Waiting
+from retinue.surfaces.cli.person import Person
+from retinue.surfaces.cli.terminal import Terminal
+
+P = ParamSpec("P")
+
+EXIT_CODES: Mapping[Status, int] = {
+    Status.DONE: 0,
+    Status.FAILED: 1,
+    Status.LOST: 1,
+    Status.TIMED_OUT: 4,
+    Status.CANCELLED: 5,
+}
+"""What a run's end is to a script. A run that has not ended failed its asker, unless a person holds it up."""
+
+NOBODY_HERE = 6
+HELD_UP = frozenset({Waiting.APPROVAL, Waiting.PERSON})
+
+
+def exit_code(run: Run) -> int:
+    if run.status is Status.WAITING and run.waiting_for in HELD_UP:
+        return NOBODY_HERE
+    return EXIT_CODES.get(run.status, 1)
+
+
+Work = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]
+
+
+def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
+    """Opens the application around a command's work, whose result is the exit code (nothing is 0).
+    A command that works runs itself is `quiet` about those that were interrupted."""
+
+    def wrap(work: Work[P]) -> Callable[P, int]:
+        @functools.wraps(work)
+        def perform(*args: P.args, **kwargs: P.kwargs) -> int:
+            meta = click.get_current_context().meta
+            terminal = Terminal.here(json=bool(meta.get("retinue.json")))
+
+            async def performed() -> int:
+                person = Person(terminal=terminal)
+                async with application.open(home=meta.get("retinue.home"), ask=person.answerer()) as app:
+                    code = await work(app, terminal, *args, **kwargs)
+                    if not quiet:
+                        await _remind(app, terminal)
+                return code or 0
+
+            return asyncio.run(performed())
+
+        return perform
+
+    return wrap
+
+
+async def _remind(app: App, terminal: Terminal) -> None:
+    if count := len(await app.interrupted()):
+        terminal.note(f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33")

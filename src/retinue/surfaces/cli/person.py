@@ -1,0 +1,77 @@
+"""The person at this terminal: questions put to them, and the keys with which they stop a run."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from retinue.errors import Cancelled, NobodyHere
+from retinue.surfaces.cli.terminal import Terminal
+
+Asker = Callable[[str, Sequence[str]], Awaitable[str]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Person:
+    """Answers one question at a time, however many agents ask."""
+
+    terminal: Terminal
+    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+    def answerer(self) -> Asker | None:
+        """None where nobody can be asked: standard input or standard error is no terminal."""
+        return self.ask if sys.stdin.isatty() and self.terminal.err.isatty() else None
+
+    async def ask(self, question: str, options: Sequence[str] = ()) -> str:
+        async with self.turn:
+            self.terminal.note(f"? {question}", colour="1")
+            for number, option in enumerate(options, 1):
+                self.terminal.note(f"  {number}. {option}", colour="0")
+            return chosen(await _line(), options)
+
+
+def chosen(answer: str, options: Sequence[str]) -> str:
+    """A number picks its option; any other words stand for themselves."""
+    if answer.isdecimal() and 0 < int(answer) <= len(options):
+        return options[int(answer) - 1]
+    return answer
+
+
+@contextmanager
+def interrupts() -> Generator[asyncio.Event]:
+    """Ctrl-C sets the event once; a second one leaves at once: what was acknowledged is on disk already."""
+    pressed = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def press() -> None:
+        if pressed.is_set():
+            os._exit(Cancelled.exit_code)
+        pressed.set()
+
+    loop.add_signal_handler(signal.SIGINT, press)
+    try:
+        yield pressed
+    finally:
+        loop.remove_signal_handler(signal.SIGINT)
+
+
+async def _line() -> str:
+    """One line that the terminal itself edits; the loop goes on meanwhile."""
+    loop = asyncio.get_running_loop()
+    ready = asyncio.Event()
+    typed = b""
+    loop.add_reader(sys.stdin.fileno(), ready.set)
+    try:
+        while not typed.endswith(b"\n"):
+            ready.clear()
+            await ready.wait()
+            piece = os.read(sys.stdin.fileno(), 4096)
+            if not piece:
+                raise NobodyHere("the question was left without an answer")
+            typed += piece
+    finally:
+        loop.remove_reader(sys.stdin.fileno())
+    return typed.decode("utf-8", "replace").strip()

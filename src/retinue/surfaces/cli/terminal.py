@@ -1,0 +1,205 @@
+"""What reaches a terminal, and how: text made harmless, JSON made whole, tables made straight."""
+
+import json
+import os
+import re
+import shutil
+import sys
+import unicodedata
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from retinue.errors import RetinueError
+
+Row = Mapping[str, Any]
+Column = tuple[str, Callable[[Row], str]]
+"""A heading and what stands below it for one row."""
+
+_EMOJI = "\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
+
+_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
+"""C0 without tab and line feed, DEL, C1: what a terminal obeys."""
+
+_HIDDEN = (
+    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f"
+    "\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\uffff\ud800-\udfff"
+    "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
+)
+"""What a reader does not see: bidirectional marks, zero widths, fillers, tags, selectors, lone surrogates."""
+
+# A joiner between two emoji only makes one picture of them; anywhere else it hides.
+_UNSAFE = re.compile(
+    f"[{_CONTROL}{_HIDDEN}]|(?<![{_EMOJI}\ufe0f])\u200d|\u200d(?![{_EMOJI}])",
+)
+
+_COLOURS: Mapping[str, str] = {
+    "done": "32", "ok": "32", "running": "36", "queued": "36", "waiting": "33", "warn": "33",
+    "failed": "31", "lost": "31", "bad": "31", "timed_out": "31", "cancelled": "33",
+}  # fmt: skip
+
+
+def safe_text(text: str) -> str:
+    """The same text with every character that a terminal obeys or hides shown as a mark. Each is replaced
+    singly, so pieces of a stream may be passed one by one."""
+    return _UNSAFE.sub(_visible, text)
+
+
+def one_line(text: str, limit: int = 160) -> str:
+    """The start of a text on one line, safe."""
+    flat = safe_text(" ".join(text[: limit * 4].split()))
+    return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def json_text(value: object, *, ascii_only: bool = False) -> str:
+    """JSON that is safe on a terminal too: what would be obeyed or hidden is written as its escape."""
+    return _UNSAFE.sub(_escaped, json.dumps(value, indent=2, ensure_ascii=ascii_only))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Terminal:
+    """Standard output and standard error, with the promise that `--json` prints one value and nothing else."""
+
+    json: bool
+    out: TextIO
+    err: TextIO
+
+    @classmethod
+    def here(cls, *, json: bool) -> "Terminal":
+        return cls(json=json, out=sys.stdout, err=sys.stderr)
+
+    @property
+    def streams(self) -> bool:
+        """A person watches the output, so text is shown as it comes."""
+        return not self.json and self.out.isatty()
+
+    def value(self, value: object) -> None:
+        """The one JSON value of this command."""
+        utf8 = (self.out.encoding or "").lower().replace("-", "") == "utf8"
+        _write(self.out, json_text(value, ascii_only=not utf8) + "\n")
+
+    def words(self, text: str) -> None:
+        """An agent's own words: exactly as they are for a program, harmless for a person."""
+        _write(self.out, safe_text(text) if self.out.isatty() else text)
+
+    def line(self, text: str = "") -> None:
+        """A line for people on standard output; silent with `--json`."""
+        if not self.json:
+            _write(self.out, safe_text(text) + "\n")
+
+    def note(self, text: str, *, colour: str = "2") -> None:
+        """A line of progress on standard error."""
+        _write(self.err, _painted(safe_text(text), colour, on=self.err) + "\n")
+
+    def failure(self, error: RetinueError) -> None:
+        self.failed(error.code, str(error))
+
+    def failed(self, code: str, message: str) -> None:
+        """The sentence for people, and with `--json` the value for programs."""
+        if self.json:
+            self.value({"error": {"code": code, "message": message}})
+        _write(self.err, _painted("retinue:", "31", on=self.err) + f" {safe_text(message)}\n")
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[Column], *, empty: str) -> None:
+        """A list: an array for programs, an aligned table for people, and a word on what to do when empty."""
+        if self.json:
+            self.value(list(rows))
+            return
+        if not rows:
+            self.note(empty)
+            return
+        cells = [[heading for heading, _ in columns]]
+        cells += [[one_line(cell(row), 400) for _, cell in columns] for row in rows]
+        for number, line in enumerate(_aligned(cells, self._width())):
+            _write(self.out, (_painted(line, "1", on=self.out) if number == 0 else self._status(line)) + "\n")
+
+    def facts(self, facts: Row) -> None:
+        """One thing: an object for programs, a line per fact for people."""
+        if self.json:
+            self.value(facts)
+            return
+        shown = [(name, _plain(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())]
+        width = max((len(name) for name, _ in shown), default=0)
+        for name, fact in shown:
+            label = _painted(f"{safe_text(name):<{width}}", "2", on=self.out)
+            _write(self.out, f"{label}  {safe_text(fact)}\n")
+
+    def _width(self) -> int | None:
+        return shutil.get_terminal_size().columns if self.out.isatty() else None
+
+    def _status(self, line: str) -> str:
+        if not _colours(self.out):
+            return line
+        return re.sub(
+            r"(?<=  )(" + "|".join(_COLOURS) + r")(?=  |$)",
+            lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[1]}\x1b[0m",
+            line,
+            count=1,
+        )
+
+
+def _visible(found: re.Match[str]) -> str:
+    code = ord(found[0])
+    if code < 0x20:  # noqa: PLR2004  (the control pictures of Unicode follow the codes they show)
+        return chr(0x2400 + code)
+    return "␡" if code == 0x7F else f"<U+{code:04X}>"  # noqa: PLR2004  (DEL)
+
+
+def _escaped(found: re.Match[str]) -> str:
+    units = found[0].encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
+
+
+def _write(stream: TextIO, text: str) -> None:
+    """A character the stream cannot hold is written as its escape, never a traceback."""
+    try:
+        stream.write(text)
+    except UnicodeEncodeError:
+        encoding = stream.encoding or "ascii"
+        stream.write(text.encode(encoding, "backslashreplace").decode(encoding))
+    stream.flush()
+
+
+def _colours(stream: TextIO) -> bool:
+    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _painted(text: str, colour: str, *, on: TextIO) -> str:
+    return f"\x1b[{colour}m{text}\x1b[0m" if _colours(on) and text else text
+
+
+def _aligned(cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
+    widths = [max(_columns(row[at]) for row in cells) for at in range(len(cells[0]))]
+    lines = (
+        "  ".join(
+            cell + " " * (room - _columns(cell)) for cell, room in zip(row, widths, strict=True)
+        ).rstrip()
+        for row in cells
+    )
+    return [line if width is None else _cut(line, width) for line in lines]
+
+
+def _cut(line: str, width: int) -> str:
+    while _columns(line) > width:
+        line = line[: len(line) - max(2, (_columns(line) - width) // 2 + 1)] + "…"
+    return line
+
+
+def _columns(text: str) -> int:
+    """How many cells of a terminal a text takes."""
+    if text.isascii():
+        return len(text)
+    return sum(
+        0
+        if unicodedata.combining(char) or char in "\u200d\ufe0f"
+        else 1 + (unicodedata.east_asian_width(char) in "WF")
+        for char in text
+    )
+
+
+def _plain(fact: object) -> str:
+    if isinstance(fact, str):
+        return fact
+    if isinstance(fact, bool):
+        return "yes" if fact else "no"
+    return json.dumps(fact, ensure_ascii=False)
