@@ -1,0 +1,100 @@
+"""How far a scope's patterns reach, read off their text alone: where a lookup starts and which folders are worth entering."""
+
+import re
+import unicodedata
+from dataclasses import dataclass
+from functools import lru_cache
+
+from retinue.domain.glob import compiled, first_match
+from retinue.domain.scope import Globs, Scope
+
+_GLOB = frozenset("*?[")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reach:
+    """The folder that a pattern names literally, and how many components may still follow below it."""
+
+    anchor: tuple[str, ...]
+    depth: int | None
+    """None: any number."""
+
+
+@lru_cache(maxsize=4096)
+def reach(pattern: str) -> Reach:
+    """A pattern with no glob at all reaches from the folder that holds the file it names."""
+    parts = [part for part in pattern.split("/") if part]
+    literal: list[str] = []
+    for part in parts[:-1]:
+        plain = _literal(part)
+        if plain is None:
+            break
+        literal.append(plain)
+    left = parts[len(literal) :]
+    deep = any("**" in part for part in left)
+    return Reach(anchor=tuple(literal), depth=None if deep else len(left))
+
+
+def components(path: str) -> tuple[str, ...]:
+    """`..` stays: only the kernel knows what it means."""
+    return tuple(part for part in path.split("/") if part not in ("", "."))
+
+
+def anchor_of(scope: Scope, parts: tuple[str, ...]) -> tuple[str, ...] | None:
+    """The workspace if the path is below it in words, else the longest folder a read pattern names around it."""
+    root = components(scope.root)
+    if parts[: len(root)] == root:
+        return root
+    around = [found.anchor for found in map(reach, scope.read) if parts[: len(found.anchor)] == found.anchor]
+    return max(around, key=len, default=None)
+
+
+def may_hold(scope: Scope, real: str) -> bool:
+    """Whether something below this folder can be readable: neither denied nor out of every pattern's reach."""
+    if is_denied(scope, real):
+        return False
+    parts = components(real)
+    return any(_meets(found, parts) for found in map(reach, scope.read))
+
+
+def is_denied(scope: Scope, real: str) -> bool:
+    """The same answer as the scope's own two lists give, by one expression: a walk asks this of every name."""
+    hard = _any_of(scope.closed + scope.deny)
+    return any(hard.match(form) for form in forms(real))
+
+
+def is_readable(scope: Scope, real: str) -> bool:
+    return not is_denied(scope, real) and any(first_match(scope.read, form) for form in forms(real))
+
+
+def forms(real: str) -> tuple[str, ...]:
+    """One name as it stands and in both composed and decomposed form: a rule may be written in either."""
+    if real.isascii():
+        return (real,)
+    return (real, unicodedata.normalize("NFC", real), unicodedata.normalize("NFD", real))
+
+
+@lru_cache(maxsize=256)
+def _any_of(patterns: Globs) -> re.Pattern[str]:
+    if not patterns:
+        return re.compile(r"(?!)")
+    each = (f"(?:{compiled(pattern, ignore_case=True).pattern})" for pattern in patterns)
+    return re.compile("|".join(each), re.DOTALL | re.IGNORECASE)
+
+
+def _meets(found: Reach, parts: tuple[str, ...]) -> bool:
+    anchor = found.anchor
+    if len(parts) <= len(anchor):
+        return anchor[: len(parts)] == parts
+    return parts[: len(anchor)] == anchor and (found.depth is None or len(parts) - len(anchor) < found.depth)
+
+
+def _literal(part: str) -> str | None:
+    """The component without its backslashes, or None if it is a pattern."""
+    out: list[str] = []
+    chars = iter(part)
+    for char in chars:
+        if char in _GLOB:
+            return None
+        out.append(next(chars, "\\") if char == "\\" else char)
+    return "".join(out)
