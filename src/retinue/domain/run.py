@@ -141,7 +141,7 @@ class Run:
     usage: Usage = Usage()
     attempts: int = 0
     owner: str = ""
-    """The process that works it; its flock says whether it lives."""
+    """The process that works it, or will; its flock says whether it lives."""
     scope_hash: str = ""
     workspace: str = ""
     created_at: datetime

@@ -3,10 +3,15 @@
 from collections.abc import Sequence
 from dataclasses import replace
 
-from retinue.domain.run import Run, Usage
+from retinue.domain.run import Reason, Run, Status, Usage
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
-from retinue.ports import Ports
+from retinue.errors import NotFound, Refused
+from retinue.ports import Ports, Tx
+from retinue.runtime.announce import end
+
+MAX_ATTEMPTS = 3
+"""How often a run is started before it counts as lost."""
 
 INTERRUPTED = (
     "Interrupted: the process ended before this call was answered. Outcome unknown: it may or may not have "
@@ -45,3 +50,26 @@ def recounted(run: Run, entries: Sequence[Entry]) -> Run:
         usage=usage,
         text=texts[-1] if texts else "",
     )
+
+
+async def resume(run_id: str, ports: Ports) -> Run:
+    """A run whose owner is dead is taken up by this process, a bounded number of times."""
+
+    def step(tx: Tx) -> Run:
+        run = tx.run(run_id)
+        if run is None:
+            raise NotFound(f"there is no run {run_id}")
+        if run.status.final:
+            raise Refused(f"run {run_id} has ended ({run.status}): send its session something new instead")
+        if run.status is not Status.QUEUED:
+            run = run.requeued()
+        run = replace(run, owner=ports.owner)
+        tx.set_run(run)
+        return run
+
+    run = await ports.ledger.do(step)
+    if run.attempts >= MAX_ATTEMPTS:
+        error = f"it was started {run.attempts} times and never came to an end"
+        return await end(run, Status.LOST, ports, reason=Reason.RECOVERY_LIMIT, error=error)
+    ports.engine.submit(run.id)
+    return run

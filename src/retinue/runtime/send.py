@@ -76,6 +76,7 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
         model=ask.model or "",
         thinking=ask.thinking or "",
         workspace=session.workspace.root,
+        owner=ports.owner,
         created_at=ports.chance.now(),
     )
 

@@ -1,0 +1,21 @@
+from retinue.app import App as App
+from retinue.app import open as open
+from retinue.domain.event import Event as Event
+from retinue.domain.run import Run as Run
+from retinue.domain.run import Status as Status
+from retinue.domain.session import Session as Session
+from retinue.domain.transcript import Called as Called
+from retinue.domain.transcript import Notice as Notice
+from retinue.domain.transcript import Returned as Returned
+from retinue.domain.transcript import Said as Said
+from retinue.errors import Cancelled as Cancelled
+from retinue.errors import Failed as Failed
+from retinue.errors import NotFound as NotFound
+from retinue.errors import Refused as Refused
+from retinue.errors import RetinueError as RetinueError
+from retinue.errors import TimedOut as TimedOut
+from retinue.ports import Call as Call
+from retinue.ports import Tool as Tool
+from retinue.tools.define import tool as tool
+
+__version__: str

@@ -1,0 +1,380 @@
+"""What every surface speaks to: run, send, wait, cancel, list, show."""
+
+import os
+import traceback
+from collections.abc import Callable, Generator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retinue.app.doctor import Finding, model_findings
+from retinue.app.log import log_line
+from retinue.app.wiring import Question, check_model, closed_to_agents, drivers_of, orders, tool_table
+from retinue.config import Config
+from retinue.domain.agent import Agent
+from retinue.domain.event import Event
+from retinue.domain.model import model_for
+from retinue.domain.redact import redactor
+from retinue.domain.run import Ask, Run, Status, iso
+from retinue.domain.scope import Scope, Verdict, compile_scope
+from retinue.domain.session import Session
+from retinue.domain.transcript import Entry, Said
+from retinue.drivers.gateway import Gateway
+from retinue.engine.chance import system_chance
+from retinue.engine.local import LocalEngine
+from retinue.engine.owner import Owner
+from retinue.errors import NotFound, Refused, Usage
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Ports, Tool, Tx
+from retinue.runtime import control, guard
+from retinue.runtime.prepare import definition, scope_of
+from retinue.runtime.recover import resume
+from retinue.runtime.send import send
+from retinue.runtime.spawn import Child, begin, spawn
+from retinue.sandbox.fileguard import GuardedFiles
+from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.files import FileStore
+from retinue.store.frontmatter import with_paths
+
+DEFAULT_AGENT = "general"
+LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+
+
+class App:
+    """What every surface speaks to: run, send, wait, cancel, list, show."""
+
+    def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
+        self.config = config
+        self._listeners: list[Callable[[Event], None]] = []
+        self._engine = LocalEngine()
+        self._owner = Owner(config.home)
+        self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
+        chance = system_chance()
+        self.store = FileStore(config.home / "sessions", chance)
+        self.agents = DefinitionCatalogue.of(config)
+        self._ports = Ports(
+            store=self.store,
+            agents=self.agents,
+            ledger=self._ledger,
+            engine=self._engine,
+            driver=Gateway(drivers_of(config), chance),
+            chance=chance,
+            tools=tool_table(config, tools),
+            files=GuardedFiles,
+            emit=self._heard,
+            ask=ask,
+            model=lambda agent, override: model_for(agent, override, config.default_model()),
+            limits=config.limits,
+            operator_deny=config.deny,
+            closed=closed_to_agents(config),
+            with_paths=with_paths,
+            owner=self._owner.id,
+            redact=redactor(config.secrets()),
+        )
+        self._engine.start(orders(self._ports, self._crashed))
+
+    async def close(self) -> None:
+        await self._engine.close()
+        await self._ports.driver.close()
+        await self._ledger.close()
+        self._owner.close()
+
+    @contextmanager
+    def listen(self, heard: Callable[[Event], None]) -> Generator[None]:
+        self._listeners.append(heard)
+        try:
+            yield
+        finally:
+            self._listeners.remove(heard)
+
+    # runs
+
+    async def run(self, text: str | None, **wishes: Any) -> Run:
+        """One run, to its end."""
+        return await self.wait((await self.start(text, **wishes)).id)
+
+    async def start(  # noqa: PLR0913  (the wishes of `retinue run`, one each)
+        self,
+        text: str | None,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        model: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        label: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
+        thinking: str | None = None,
+    ) -> Run:
+        """Everything that can be wrong is found before anything is written."""
+        self.agents.ensure_general()
+        chosen = await self._chosen(session, agent)
+        about = await self._about(chosen, agent)
+        check_model(self._ports.model(about, model), self.config)
+        typed = text is None
+        if chosen is None:
+            if text is None or not text.strip():
+                raise Usage(
+                    "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
+                )
+            chosen = await begin(about.name, _folder(workspace), self._ports)
+        else:
+            text = await self._words(chosen, text)
+        ask = Ask(
+            key=f"once:{self._ports.chance.uuid()}",
+            agent=chosen.agent,
+            task=text,
+            typed=typed,
+            session=chosen.id,
+            label=label,
+            model=model,
+            thinking=thinking,
+            deadline_seconds=timeout,
+        )
+        return await send(ask, chosen, self._ports)
+
+    async def spawn(  # noqa: PLR0913  (the wishes of `retinue spawn`, one each)
+        self,
+        text: str,
+        *,
+        parent: str,
+        agent: str,
+        description: str = "",
+        allowed_paths: Sequence[str] | None = None,
+        denied_paths: Sequence[str] | None = None,
+        model: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
+        label: str = "",
+    ) -> Run:
+        """A child of a session, with its own copy of the definition."""
+        if not text.strip():
+            raise Usage("there is nothing to do: give the child's task as TEXT")
+        above = await self.store.find(parent)
+        check_model(self._ports.model(self.agents.get(agent).agent, model), self.config)
+        ask = Ask(
+            key=f"once:{self._ports.chance.uuid()}",
+            agent=agent,
+            task=text,
+            requester=above.key,
+            door="PersistentAgent",
+            source="subagent",
+            label=label or description,
+            model=model,
+            deadline_seconds=timeout,
+        )
+        child = Child(
+            parent=above,
+            description=description or label or " ".join(text.split()[:6]),
+            allowed_paths=allowed_paths,
+            denied_paths=denied_paths,
+        )
+        return await spawn(ask, child, self._ports)
+
+    async def wait(self, run_id: str) -> Run:
+        await self._engine.wait(run_id)
+        return await self.find_run(run_id)
+
+    async def cancel(self, ref: str) -> Run:
+        run = await self.find_run(ref)
+        return await control.cancel(run.id, self._ports, owner_lives=self._lives(run))
+
+    async def resume(self, ref: str | None = None) -> list[Run]:
+        """Interrupted runs go on from their files."""
+        runs = await self.interrupted() if ref is None else [await self.find_run(ref)]
+        if ref is not None and runs[0].status.live and self._lives(runs[0]):
+            raise Refused(f"run {runs[0].id} is being worked by another process")
+        return [await resume(run.id, self._ports) for run in runs]
+
+    async def interrupted(self) -> list[Run]:
+        runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE))
+        return [run for run in runs if not self._lives(run)]
+
+    async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
+        return await self._ledger.look(lambda tx: tx.runs(status=LIVE if live else None, limit=limit))
+
+    async def find_run(self, ref: str) -> Run:
+        """By id or unambiguous prefix."""
+
+        def step(tx: Tx) -> list[Run]:
+            exact = tx.run(ref)
+            return [exact] if exact else tx.runs(prefix=ref, limit=2)
+
+        found = await self._ledger.look(step)
+        if not found:
+            raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
+        if len(found) > 1:
+            raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+        return found[0]
+
+    # sessions
+
+    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
+        return await self.store.sessions(agent=agent, children=children)
+
+    async def session(self, ref: str) -> Session:
+        return await self.store.find(ref)
+
+    async def session_json(self, ref: str) -> dict[str, Any]:
+        """The shape that `sessions show --json` prints."""
+        session = await self.store.find(ref)
+        entries = await self.store.entries(session)
+        running = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
+        return _session_json(session) | {
+            "status": str(running[0].status) if running else "idle",
+            "entries": len(entries),
+            "announcements": [],
+        }
+
+    async def entries(self, ref: str) -> list[Entry]:
+        return list(await self.store.entries(await self.store.find(ref)))
+
+    async def rename(self, ref: str, name: str) -> Session:
+        return await self.store.rename(await self.store.find(ref), name)
+
+    async def pin(self, ref: str) -> Session:
+        return await self.store.change(await self.store.find(ref), pinned_at=self._ports.chance.now())
+
+    async def unpin(self, ref: str) -> Session:
+        return await self.store.change(await self.store.find(ref), pinned_at=None)
+
+    async def clear(self, ref: str) -> Session:
+        return await self.store.clear(await self.store.find(ref))
+
+    async def delete(self, ref: str) -> Session:
+        return await self.store.delete(await self.store.find(ref))
+
+    async def branch(
+        self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
+    ) -> Session:
+        return await self.store.branch(await self.store.find(ref), at=at, include=include, name=name)
+
+    # what agents may use
+
+    async def tools(
+        self, *, agent: str | None = None, session: str | None = None
+    ) -> list[tuple[Tool, Verdict]]:
+        """Every known tool with the verdict of the one gate."""
+        scope = await self.scope(agent=agent, session=session)
+        return [(tool, guard.verdict(tool, scope)) for _, tool in sorted(self._ports.tools.items())]
+
+    async def scope(self, *, agent: str | None = None, session: str | None = None) -> Scope:
+        if session is not None:
+            chosen = await self.store.find(session)
+            return scope_of(await definition(chosen, self._ports), chosen, self._ports)
+        about = self.agents.get(agent or DEFAULT_AGENT).agent
+        return compile_scope(
+            about,
+            root=str(Path.cwd()),
+            operator_deny=self._ports.operator_deny,
+            home=self._ports.closed,
+        )
+
+    async def doctor(self) -> list["Finding"]:
+        """What is well, what is not, and what to do about it."""
+        findings = [Finding(level="ok", what=f"data in {self.config.home}")]
+        findings += model_findings(self.config)
+        findings += [
+            Finding(level="bad", what=str(error), do="mend the file") for error in self.agents.broken()
+        ]
+        runs = await self.runs(live=False, limit=1)
+        sessions = await self.sessions()
+        findings.append(
+            Finding(level="ok", what=f"{len(sessions)} sessions; the ledger opens ({len(runs)} seen)")
+        )
+        lost = await self.interrupted()
+        if lost:
+            findings.append(
+                Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
+            )
+        return findings
+
+    # inside
+
+    async def _chosen(self, session: str | None, agent: str | None) -> Session | None:
+        """The session a run goes into; None is a new one."""
+        if session is None or session == "create":
+            return None
+        if session in ("latest", "latest-or-create"):
+            name = agent or DEFAULT_AGENT
+            found = await self.store.sessions(agent=name, children=False)
+            if not found and session == "latest":
+                raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
+            return found[0] if found else None
+        chosen = await self.store.find(session)
+        if agent is not None and chosen.agent != agent:
+            raise Refused(
+                f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s, not {agent}'s"
+            )
+        return chosen
+
+    async def _about(self, chosen: Session | None, agent: str | None) -> Agent:
+        if chosen is not None:
+            return await definition(chosen, self._ports)
+        return self.agents.get(agent or DEFAULT_AGENT).agent
+
+    async def _words(self, session: Session, text: str | None) -> str:
+        """The task: what was given, else what a person typed at the end of the file. Held is found here."""
+        if text is not None and not text.strip():
+            raise Usage("there is nothing to send: the text is blank")
+        if await self._worked_here(session):
+            if text is None:
+                raise Usage(f"{session.slug} is at work: give the text to queue behind it")
+            return text
+        async with self.store.open(session) as talk:
+            words = talk.typed() if text is None else text
+            if words.strip():
+                return words
+            if talk.entries and isinstance(last := talk.entries[-1], Said) and last.by == "user":
+                return last.text
+        where = f"{session.path}/session.md"
+        raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
+
+    async def _worked_here(self, session: Session) -> bool:
+        runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+        return any(run.owner == self._owner.id for run in runs)
+
+    def _heard(self, event: Event) -> None:
+        for listener in self._listeners:
+            listener(event)
+
+    def _lives(self, run: Run) -> bool:
+        return bool(run.owner) and (run.owner == self._owner.id or Owner.alive(self.config.home, run.owner))
+
+    def _crashed(self, run_id: str, error: BaseException) -> None:
+        """A defect of ours: the person gets a sentence, the log gets the rest, without secrets."""
+        details = "".join(traceback.format_exception(error))
+        line = {
+            "at": iso(self._ports.chance.now()),
+            "level": "error",
+            "run": run_id,
+            "error": self._ports.redact(details),
+        }
+        log_line(self.config.home, line)
+
+
+def _folder(workspace: str | os.PathLike[str] | None) -> str:
+    root = os.path.realpath(Path.cwd() if workspace is None else workspace)
+    if not Path(root).is_dir():
+        raise Usage(f"the workspace {workspace} is not a folder")
+    return root
+
+
+def _session_json(session: Session) -> dict[str, Any]:
+    return {
+        "session_id": session.id,
+        "slug": session.slug,
+        "key": session.key,
+        "agent": session.agent,
+        "name": session.name,
+        "branch": session.branch,
+        "parent_session_id": session.parent_slug,
+        "parent": session.parent,
+        "type": session.type,
+        "depth": session.depth,
+        "path": f"{session.path}/session.md",
+        "created_at": iso(session.created_at),
+        "updated_at": iso(session.updated_at),
+        "pinned_at": iso(session.pinned_at),
+        "last_snippet": session.last_snippet,
+        "attributes": dict(session.attributes),
+        "workspace": session.workspace.as_json(),
+    }

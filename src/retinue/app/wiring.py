@@ -1,0 +1,109 @@
+"""Configuration becomes ports: which adapter stands behind each need."""
+
+import importlib
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+
+from retinue.config import Config
+from retinue.domain.scope import Globs, below
+from retinue.domain.turn import Model
+from retinue.engine.local import Orders
+from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
+from retinue.ports import Driver, Ports, Tool
+from retinue.runtime import control
+from retinue.runtime.send import claim
+from retinue.runtime.work import broken, work
+from retinue.tools.table import built_in
+
+Question = Callable[[str, Sequence[str]], Awaitable[str]]
+
+
+def orders(ports: Ports, crashed: Callable[[str, BaseException], None]) -> Orders:
+    async def ended(run_id: str) -> bool:
+        run = await ports.ledger.look(lambda tx: tx.run(run_id))
+        return run is None or run.status.final
+
+    async def failed(run_id: str, error: BaseException) -> None:
+        if not isinstance(error, RetinueError):
+            crashed(run_id, error)
+        await broken(run_id, error, ports)
+
+    return Orders(
+        claim=lambda run_id: claim(run_id, ports),
+        work=lambda run_id: work(run_id, ports),
+        broken=failed,
+        ended=ended,
+        unwanted=lambda: control.wanted_gone(ports),
+    )
+
+
+def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
+    """Each driver is imported when a model of it is first asked."""
+
+    def openai(model: Model) -> Driver:
+        from retinue.drivers.openai_chat import OpenAIChat
+
+        provider = config.providers.openai
+        return OpenAIChat(
+            base_url=model.settings.get("base_url") or provider.base_url,
+            api_key=model.settings.get("api_key") or provider.key,
+        )
+
+    def anthropic(model: Model) -> Driver:
+        from retinue.drivers.anthropic import Anthropic
+
+        provider = config.providers.anthropic
+        return Anthropic(base_url=model.settings.get("base_url") or provider.base_url, api_key=provider.key)
+
+    def scripted(model: Model) -> Driver:
+        from retinue.drivers.scripted import Scripted
+
+        return Scripted(Path(model.name))
+
+    return {"openai": openai, "anthropic": anthropic, "scripted": scripted}
+
+
+def tool_table(config: Config, given: Sequence[Tool]) -> dict[str, Tool]:
+    """Built in, then the configuration's, then the program's own; no name may be taken twice."""
+    table = built_in()
+    for tool in (*(_imported(where) for where in config.tools), *given):
+        name = tool.spec.name
+        if name in table:
+            raise Usage(f"there is a tool {name!r} already: give yours another name")
+        table[name] = tool
+    return table
+
+
+def _imported(where: str) -> Tool:
+    module, _, name = where.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise BadConfig(f'tools: {where!r} cannot be loaded ({error}): write it as "module:name"') from error
+    if not isinstance(found, Tool):
+        raise BadConfig(f"tools: {where!r} is no tool: decorate it with @retinue.tool")
+    return found
+
+
+def closed_to_agents(config: Config) -> Globs:
+    return tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder))
+
+
+def check_model(model: Model, config: Config) -> None:
+    """A missing key or script is told before a session is made."""
+    if model.driver == "scripted":
+        if not Path(model.name).is_file():
+            raise BadConfig(
+                f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
+            )
+        return
+    if model.driver not in ("openai", "anthropic"):
+        raise BadConfig(f"the driver {model.driver} of {model.full} is not available here")
+    provider = config.providers.openai if model.driver == "openai" else config.providers.anthropic
+    if not provider.key and provider.is_default and not model.settings.get("base_url"):
+        raise BadConfig(f"{model.full} needs a key: set {model.driver.upper()}_API_KEY")
+
+
+async def nobody(question: str, _options: Sequence[str]) -> str:
+    raise NobodyHere(f"nobody is here to answer {question!r}: go on without it, or say what you need to know")

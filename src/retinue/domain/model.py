@@ -1,0 +1,86 @@
+"""Which model an agent uses: the run's override, else its definition, else the default."""
+
+import re
+
+from retinue.domain.agent import Agent
+from retinue.domain.turn import Model
+from retinue.errors import BadConfig
+
+DRIVERS: dict[str, str] = {
+    "openai": "openai",
+    "openai-compatible": "openai",
+    "anthropic": "anthropic",
+    "scripted": "scripted",
+    "local": "local",
+}
+"""What people write before the colon, and the driver it means."""
+
+FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
+    (re.compile(r"claude", re.IGNORECASE), "anthropic"),
+    (re.compile(r"(gpt|chatgpt|o\d)", re.IGNORECASE), "openai"),
+)
+"""Names that tell their maker, for a model written without a driver."""
+
+NO_MODEL = (
+    "no model is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or name one with --model, "
+    "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE)"
+)
+
+
+def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
+    driver, name = _chosen(agent, override, default)
+    return Model(
+        driver=driver,
+        name=name,
+        temperature=agent.temperature,
+        max_tokens=agent.max_tokens,
+        thinking=None if agent.thinking is None else str(agent.thinking),
+        settings=dict(agent.driver_settings),
+    )
+
+
+def split(model: str) -> tuple[str | None, str]:
+    """`driver:name`; a colon that no known driver precedes belongs to the name."""
+    prefix, colon, name = model.partition(":")
+    return (DRIVERS[prefix], name) if colon and prefix in DRIVERS else (None, model)
+
+
+def _chosen(agent: Agent, override: str | None, default: str | None) -> tuple[str, str]:
+    fallback = split(default)[0] if default else None
+    if override:
+        driver, name = split(override)
+        return driver or _guessed(name, fallback), name
+    if agent.model:
+        driver, name = split(agent.model)
+        return driver or _own(agent) or _guessed(name, fallback), name
+    if default is None:
+        raise BadConfig(NO_MODEL)
+    own = _own(agent)
+    if own is not None and own != fallback:
+        raise BadConfig(
+            f"agent {agent.name} uses the driver {agent.driver} but names no model, and the default model is {default}: "
+            f"add `model` to the definition"
+        )
+    driver, name = split(default)
+    return driver or _guessed(name, None), name
+
+
+def _own(agent: Agent) -> str | None:
+    if agent.driver is None:
+        return None
+    if agent.driver not in DRIVERS:
+        raise BadConfig(
+            f"agent {agent.name} uses the driver {agent.driver!r}; there are {', '.join(DRIVERS)}"
+        )
+    return DRIVERS[agent.driver]
+
+
+def _guessed(name: str, fallback: str | None) -> str:
+    for pattern, driver in FAMILIES:
+        if pattern.match(name):
+            return driver
+    if fallback is None:
+        raise BadConfig(
+            f"the model {name!r} does not say who serves it: write openai:{name} or anthropic:{name}"
+        )
+    return fallback
