@@ -1,0 +1,66 @@
+"""Chance: the real clock, ids that sort by time, and the machine's randomness."""
+
+import random
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+from retinue.ports import Chance
+
+_CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
+_ULID_CHARS = 26
+_ULID_RANDOM_BITS = 80
+_UUID_RANDOM_BITS = 74
+
+
+def system_chance() -> Chance:
+    """Ids of one process always increase, also within a millisecond and when the clock steps back."""
+    entries = Rising(_milliseconds, bits=_ULID_RANDOM_BITS)
+    uuids = Rising(_milliseconds, bits=_UUID_RANDOM_BITS)
+    return Chance(
+        now=lambda: datetime.now(UTC),
+        entry_id=lambda: ulid(entries.next()),
+        uuid=lambda: uuid7(uuids.next()),
+        uniform=random.SystemRandom().uniform,
+    )
+
+
+class Rising:
+    """Numbers made of a time and `bits` random bits, each larger than the one before. Safe from any thread.
+
+    Within one millisecond, or when the clock stands behind the last number, the last number is raised by a
+    random amount; an overflow of the random part carries into the time, which only moves it ahead.
+    """
+
+    def __init__(self, milliseconds: Callable[[], int], *, bits: int) -> None:
+        self._milliseconds = milliseconds
+        self._bits = bits
+        self._last = 0
+        self._lock = threading.Lock()
+
+    def next(self) -> int:
+        with self._lock:
+            at = self._milliseconds()
+            if at > self._last >> self._bits:
+                self._last = at << self._bits | secrets.randbits(self._bits)
+            else:
+                self._last += 1 + secrets.randbits(32)
+            return self._last
+
+
+def ulid(number: int) -> str:
+    """48 bits of time and 80 of chance, in Crockford's base 32."""
+    return "".join([_CROCKFORD[number >> shift & 31] for shift in range(5 * (_ULID_CHARS - 1), -1, -5)])
+
+
+def uuid7(number: int) -> str:
+    """48 bits of time and 74 of chance, with version and variant between them (RFC 9562)."""
+    at, high, low = number >> 74, number >> 62 & 0xFFF, number & (1 << 62) - 1
+    digits = f"{at << 80 | 7 << 76 | high << 64 | 2 << 62 | low:032x}"
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+
+
+def _milliseconds() -> int:
+    return time.time_ns() // 1_000_000

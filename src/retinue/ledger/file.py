@@ -1,0 +1,157 @@
+"""The ledger's file: made, opened, brought up to date, and what its failures mean."""
+
+import os
+import sqlite3
+import stat
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar
+
+from retinue.errors import Failed, Held, NoRoom, RetinueError, Unreadable
+
+T = TypeVar("T")
+
+PATIENCE_SECONDS = 10.0
+"""How long another process may keep the file from us before that is an error."""
+
+PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
+"""Between two tries; the last one is repeated."""
+
+_SCHEMA = Path(__file__).with_name("schema")
+_BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
+_BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_DISK = {
+    sqlite3.SQLITE_FULL: "the disk is full",
+    sqlite3.SQLITE_READONLY: "the file cannot be written",
+    sqlite3.SQLITE_IOERR: "the disk failed to read or write",
+    sqlite3.SQLITE_CANTOPEN: "the file cannot be opened",
+    sqlite3.SQLITE_PERM: "access is denied",
+    sqlite3.SQLITE_AUTH: "access is denied",
+}
+
+
+def opened(path: Path) -> sqlite3.Connection:
+    """A connection to an up-to-date ledger; the file and its folder are made for this user alone."""
+    try:
+        _made(path)
+    except OSError as error:
+        raise NoRoom(f"{path}: the ledger cannot be kept here: {error.strerror or error}") from error
+    try:
+        return patiently(lambda: _connected(path), path)
+    except sqlite3.Error as error:
+        raise meaning(error, path) from error
+
+
+def patiently(action: Callable[[], T], path: Path) -> T:
+    """Tries again while another process is in the way. Sleeps: for a thread of its own, never for the loop."""
+    until = time.monotonic() + PATIENCE_SECONDS
+    attempt = 0
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error):
+                raise
+            if time.monotonic() >= until:
+                raise held(path) from error
+        time.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+        attempt += 1
+
+
+def is_busy(error: Exception) -> bool:
+    return _code(error) in _BUSY
+
+
+def held(path: Path) -> Held:
+    return Held(
+        f"{path}: another process has kept the ledger locked for {PATIENCE_SECONDS:.0f} seconds; "
+        "end that process, or try again"
+    )
+
+
+def meaning(error: sqlite3.Error, path: Path) -> RetinueError:
+    """What an error of the database says to a person."""
+    code = _code(error)
+    if code in _BUSY:
+        return held(path)
+    if code in _DISK:
+        return NoRoom(f"{path}: {_DISK[code]} ({error})")
+    if code in _BROKEN or code is None:
+        return Unreadable(str(path), f"the ledger is damaged ({error}); run: retinue doctor")
+    return Failed(f"{path}: the ledger refused a statement ({error})")
+
+
+def damaged(path: Path, thing: str, error: Exception) -> Unreadable:
+    return Unreadable(str(path), f"{thing} is damaged ({error}); run: retinue doctor")
+
+
+def _code(error: Exception) -> int | None:
+    """The primary result code; None where the module itself could not read a value."""
+    extended = getattr(error, "sqlite_errorcode", None)
+    return None if extended is None else extended & 0xFF
+
+
+def _made(path: Path) -> None:
+    missing = [folder for folder in path.parents if not folder.exists()]
+    for folder in reversed(missing):
+        folder.mkdir(mode=0o700, exist_ok=True)
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise NoRoom(f"{path}: the ledger needs an ordinary file here; move this one away")
+    finally:
+        os.close(descriptor)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    # The two threads that use a connection never do so at the same time.
+    connection = sqlite3.connect(
+        path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    try:
+        connection.execute("PRAGMA journal_mode=WAL").close()
+        connection.execute("PRAGMA synchronous=FULL").close()
+        _migrated(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrated(connection: sqlite3.Connection, path: Path) -> None:
+    """Each step of the schema is one transaction, so a crash between two leaves a ledger that goes on from there."""
+    steps = sorted(_SCHEMA.glob("*.sql"))
+    newest = int(steps[-1].stem)
+    for step in steps:
+        if _version(connection, path, newest) >= int(step.stem):
+            continue
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            if _version(connection, path, newest) < int(step.stem):
+                _executed(connection, step.read_text("utf-8"))
+                connection.execute(f"PRAGMA user_version={int(step.stem)}")
+            connection.execute("COMMIT")
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+def _version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+    found = int(connection.execute("PRAGMA user_version").fetchone()[0])
+    if found > newest:
+        raise Failed(
+            f"{path}: this ledger was written by a newer Retinue (version {found}, here {newest}); upgrade Retinue"
+        )
+    return found
+
+
+def _executed(connection: sqlite3.Connection, script: str) -> None:
+    """Statement by statement, because executescript would commit first."""
+    statement = ""
+    for line in script.splitlines(keepends=True):
+        statement += line
+        if sqlite3.complete_statement(statement):
+            connection.execute(statement)
+            statement = ""

@@ -1,0 +1,264 @@
+"""The ledger in one SQLite file: steps gather, run on the loop, and share one commit made aside.
+
+A step's statements touch memory only and take microseconds, so they run on the loop's own thread: in another
+thread each of them would wait for the interpreter's lock while the loop is busy. What may sleep, the commit's
+fsync and the opening, happens in one thread aside, and the next steps gather meanwhile.
+"""
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from retinue.domain.event import Event
+from retinue.errors import Failed
+from retinue.ledger.aside import Aside
+from retinue.ledger.file import PATIENCE_SECONDS, PAUSES, is_busy, meaning, opened
+from retinue.ledger.tx import LookingTx, SqliteTx
+from retinue.ports import Tx
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True, kw_only=True)
+class _Wish:
+    """One step with the one who waits for it, and what became of it before the commit."""
+
+    step: Callable[[Tx], Any]
+    future: asyncio.Future[Any]
+    value: Any = None
+    error: Exception | None = None
+    events: list[Event] = field(default_factory=list[Event])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    wishes: list[_Wish]
+    until: float
+    """When patience with another process ends."""
+
+
+class SqliteLedger:
+    """For one event loop. The file is opened at the first use; `listen` hears each durable event after its commit."""
+
+    def __init__(self, path: Path, *, listen: Callable[[Event], None] | None = None) -> None:
+        self.path = path
+        self._listen = listen
+        self._aside = Aside()
+        self._opening: asyncio.Future[None] | None = None
+        self._connections: tuple[sqlite3.Connection, sqlite3.Connection] | None = None
+        self._waiting: list[_Wish] = []
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        self._closed = False
+
+    async def do(self, step: Callable[[Tx], T]) -> T:
+        """Runs the step in the next group commit; when this returns it is on disk. What the step raises undoes
+        that step alone. Cancelling the wait does not take the step back."""
+        await self._ready()
+        loop = asyncio.get_running_loop()
+        wish = _Wish(step=step, future=loop.create_future())
+        self._waiting.append(wish)
+        if self._quiet.is_set():
+            self._quiet.clear()
+            loop.call_soon(self._gather)
+        return await wish.future
+
+    async def look(self, step: Callable[[Tx], T]) -> T:
+        """Reads a consistent state through a second connection, without waiting for any commit."""
+        await self._ready()
+        until = time.monotonic() + PATIENCE_SECONDS
+        attempt = 0
+        while True:
+            try:
+                return self._looked(step)
+            except sqlite3.Error as error:
+                if not is_busy(error) or time.monotonic() >= until:
+                    raise meaning(error, self.path) from error
+            await asyncio.sleep(_pause(attempt))
+            attempt += 1
+
+    async def close(self) -> None:
+        """Finishes every step that was given before, then lets go of the file."""
+        self._closed = True
+        if self._opening is not None:
+            await asyncio.wait([self._opening])
+        await self._quiet.wait()
+        if self._connections is not None:
+            connections, self._connections = self._connections, None
+            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._aside.do(lambda: _let_go(connections), lambda _, __: gone.set_result(None))
+            await gone
+        self._aside.end()
+
+    async def _ready(self) -> None:
+        if self._connections is None or self._closed:
+            await self._open()
+
+    async def _open(self) -> None:
+        self._refuse_when_closed()
+        if self._opening is None:
+            self._opening = asyncio.get_running_loop().create_future()
+            self._aside.do(self._connect, self._connected)
+        await asyncio.shield(self._opening)
+        self._refuse_when_closed()
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Failed(f"{self.path}: the ledger is closed")
+
+    def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        writer = opened(self.path)
+        try:
+            return writer, opened(self.path)
+        except BaseException:
+            writer.close()
+            raise
+
+    def _connected(
+        self, connections: tuple[sqlite3.Connection, sqlite3.Connection] | None, error: Exception | None
+    ) -> None:
+        """A failure is told to all who wait, and the next use tries again."""
+        opening, self._opening = self._opening, None
+        self._connections = connections
+        if opening is None:
+            return
+        if error is None:
+            opening.set_result(None)
+        else:
+            opening.set_exception(error)
+            opening.exception()
+
+    def _gather(self) -> None:
+        if not self._waiting:
+            self._quiet.set()
+            return
+        batch = _Batch(wishes=self._waiting, until=time.monotonic() + PATIENCE_SECONDS)
+        self._waiting = []
+        self._begin(batch, 0)
+
+    def _begin(self, batch: _Batch, attempt: int) -> None:
+        try:
+            self._writer.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            if not is_busy(error) or time.monotonic() >= batch.until:
+                self._settle(batch, error)
+                return
+            asyncio.get_running_loop().call_later(_pause(attempt), self._begin, batch, attempt + 1)
+            return
+        self._work(batch)
+
+    def _work(self, batch: _Batch) -> None:
+        writer = self._writer
+        before = writer.total_changes
+        try:
+            for wish in batch.wishes:
+                _stepped(wish, writer, self.path)
+            if unchanged := writer.total_changes == before:
+                # There is nothing to sync, and so no reason to leave the loop.
+                _commit(writer)
+        except sqlite3.Error as error:
+            _rolled_back(writer)
+            self._settle(batch, error)
+            return
+        except BaseException:
+            _rolled_back(writer)
+            self._settle(
+                batch, Failed(f"{self.path}: a step was interrupted, and those beside it were undone")
+            )
+            raise
+        if unchanged:
+            self._settle(batch, None)
+        else:
+            self._aside.do(lambda: _commit(writer), lambda _, error: self._settle(batch, error))
+
+    def _settle(self, batch: _Batch, error: Exception | None) -> None:
+        """Listeners hear before those who waited go on, and those who go on can join the next batch."""
+        loop = asyncio.get_running_loop()
+        if error is None and self._listen is not None:
+            for wish in batch.wishes:
+                for event in wish.events:
+                    loop.call_soon(self._listen, event)
+        for wish in batch.wishes:
+            failure = wish.error or error
+            if wish.future.done():
+                continue
+            if failure is None:
+                wish.future.set_result(wish.value)
+            else:
+                wish.future.set_exception(_meant(failure, self.path))
+        loop.call_soon(self._gather)
+
+    def _looked(self, step: Callable[[Tx], T]) -> T:
+        reader = self._reader
+        reader.execute("BEGIN")
+        try:
+            return step(LookingTx(reader, self.path))
+        finally:
+            _rolled_back(reader)
+
+    @property
+    def _writer(self) -> sqlite3.Connection:
+        return self._pair()[0]
+
+    @property
+    def _reader(self) -> sqlite3.Connection:
+        return self._pair()[1]
+
+    def _pair(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
+        if self._connections is None:
+            raise Failed(f"{self.path}: the ledger is closed")
+        return self._connections
+
+
+def _stepped(wish: _Wish, writer: sqlite3.Connection, path: Path) -> None:
+    """Alone in its savepoint. Raises only when the whole transaction is gone, as it is on a full disk."""
+    tx = SqliteTx(writer, path)
+    writer.execute("SAVEPOINT step")
+    try:
+        wish.value = wish.step(tx)
+    except Exception as error:
+        if isinstance(error, sqlite3.Error) and not writer.in_transaction:
+            raise
+        wish.error = error
+        writer.execute("ROLLBACK TO step")
+    else:
+        wish.events = tx.emitted
+    writer.execute("RELEASE step")
+
+
+def _commit(writer: sqlite3.Connection) -> None:
+    """Whoever holds the write lock of a WAL file cannot be told that it is busy, so there is nothing to retry."""
+    try:
+        writer.execute("COMMIT")
+    except sqlite3.Error:
+        _rolled_back(writer)
+        raise
+
+
+def _let_go(connections: tuple[sqlite3.Connection, ...]) -> None:
+    for connection in connections:
+        connection.close()
+
+
+def _rolled_back(connection: sqlite3.Connection) -> None:
+    if connection.in_transaction:
+        connection.execute("ROLLBACK")
+
+
+def _meant(error: Exception, path: Path) -> Exception:
+    if isinstance(error, sqlite3.Error):
+        meant = meaning(error, path)
+        meant.__cause__ = error
+        return meant
+    if isinstance(error, StopIteration):
+        # A future cannot carry it: it would end the coroutine that waits as if it had returned.
+        return RuntimeError(f"the step raised {error!r}")
+    return error
+
+
+def _pause(attempt: int) -> float:
+    return PAUSES[min(attempt, len(PAUSES) - 1)]

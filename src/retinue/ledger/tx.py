@@ -1,0 +1,143 @@
+"""One step's view of the SQLite ledger: fixed statements, values only as parameters."""
+
+import sqlite3
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from retinue.domain.event import Event
+from retinue.domain.run import Run, Status
+from retinue.errors import Failed, NotFound
+from retinue.ledger import rows
+from retinue.ledger.file import damaged
+
+_ADD = (
+    f"INSERT INTO runs ({', '.join(rows.FACTS + rows.ASKED)}) "  # noqa: S608  (names of our own columns)
+    f"VALUES ({', '.join('?' * len(rows.FACTS + rows.ASKED))})"
+)
+_SET = f"UPDATE runs SET {', '.join(f'{name}=?' for name in rows.FACTS[1:])} WHERE id=?"  # noqa: S608  (the same)
+_READ = f"SELECT ask, {', '.join(rows.FACTS)} FROM runs"  # noqa: S608  (the same)
+_EMIT = f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES ({', '.join('?' * len(rows.EVENT))})"  # noqa: S608  (the same)
+_HEAR = f"SELECT seq, {', '.join(rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
+_NEWEST = " ORDER BY created_at DESC, id DESC LIMIT ?"
+_CHILDREN = "SELECT parent_run, id FROM runs WHERE parent_run IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
+
+
+class SqliteTx:
+    """Alone in its savepoint. What it emits is handed on only when the step's commit is on disk."""
+
+    __slots__ = ("_connection", "_path", "emitted")
+
+    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+        self._connection = connection
+        self._path = path
+        self.emitted: list[Event] = []
+
+    def run(self, run_id: str) -> Run | None:
+        return self._one(_READ + " WHERE id=?", run_id)
+
+    def run_by_key(self, ask_key: str) -> Run | None:
+        return self._one(_READ + " WHERE ask_key=?", ask_key)
+
+    def add_run(self, run: Run) -> None:
+        """The ask's key and the run's id are both unique; the children are whoever names this run as parent."""
+        try:
+            self._connection.execute(_ADD, rows.facts_row(run) + rows.asked_row(run.ask))
+        except sqlite3.IntegrityError as error:
+            raise Failed(f"run {run.id} or its key {run.ask.key} is already in the ledger") from error
+
+    def set_run(self, run: Run) -> None:
+        """Everything but the ask: what was asked for stays as it was."""
+        facts = rows.facts_row(run)
+        if self._connection.execute(_SET, (*facts[1:], facts[0])).rowcount != 1:
+            raise NotFound(f"there is no run {run.id}")
+
+    def runs(
+        self,
+        *,
+        status: Sequence[Status] | None = None,
+        session: str | None = None,
+        root: str | None = None,
+        parent_run: str | None = None,
+        top_only: bool = False,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[Run]:
+        """Newest first by created_at; equal times newest id first."""
+        wishes: list[tuple[str, tuple[str, ...]]] = []
+        if status is not None:
+            wishes.append(("status IN (SELECT value FROM json_each(?))", (_listed(status),)))
+        if session is not None:
+            wishes.append(("session_id=?", (session,)))
+        if root is not None:
+            wishes.append(("root=?", (root,)))
+        if parent_run is not None:
+            wishes.append(("parent_run=?", (parent_run,)))
+        if top_only:
+            wishes.append(("parent_run IS NULL", ()))
+        if prefix is not None:
+            wishes.append(("id >= ? AND id < ?", (prefix, prefix + "\U0010ffff")))
+        where = " WHERE " + " AND ".join(sql for sql, _ in wishes) if wishes else ""
+        values = [rows.whole(value) for _, some in wishes for value in some]
+        bound = -1 if limit is None else max(0, limit)
+        found = self._connection.execute(_READ + where + _NEWEST, (*values, bound)).fetchall()
+        return self._with_children(found)
+
+    def count(self, status: Status) -> int:
+        return self._connection.execute(
+            "SELECT count(*) FROM runs WHERE status=?", (status.value,)
+        ).fetchone()[0]
+
+    def emit(self, event: Event) -> None:
+        seq = self._connection.execute(_EMIT, rows.event_row(event)).lastrowid
+        self.emitted.append(replace(event, seq=seq))
+
+    def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
+        where, values = ("", ()) if session is None else (" AND session=?", (rows.whole(session),))
+        found = self._connection.execute(
+            f"{_HEAR}{where} ORDER BY seq LIMIT ?", (after, *values, max(0, limit))
+        )
+        try:
+            return [rows.event_from(row[0], row[1:]) for row in found.fetchall()]
+        except ValueError as error:
+            raise damaged(self._path, "an event", error) from error
+
+    def _one(self, sql: str, value: str) -> Run | None:
+        found = self._connection.execute(sql, (rows.whole(value),)).fetchone()
+        return None if found is None else self._with_children([found])[0]
+
+    def _with_children(self, found: Sequence[Sequence[Any]]) -> list[Run]:
+        """One more query for all of them together."""
+        children: dict[str, list[str]] = {}
+        if found:
+            for parent, child in self._connection.execute(_CHILDREN, (_listed([row[1] for row in found]),)):
+                children.setdefault(parent, []).append(child)
+        return [self._read(row, children.get(row[1], ())) for row in found]
+
+    def _read(self, row: Sequence[Any], children: Sequence[str]) -> Run:
+        try:
+            return rows.run_from(row[0], row[1:], children)
+        except ValueError as error:
+            raise damaged(self._path, f"run {row[1]}", error) from error
+
+
+class LookingTx(SqliteTx):
+    """The same view, for reading only."""
+
+    __slots__ = ()
+
+    def add_run(self, run: Run) -> None:
+        raise TypeError(f"a look only reads: use do to add run {run.id}")
+
+    def set_run(self, run: Run) -> None:
+        raise TypeError(f"a look only reads: use do to change run {run.id}")
+
+    def emit(self, event: Event) -> None:
+        raise TypeError(f"a look only reads: use do to emit {event.kind}")
+
+
+def _listed(values: Sequence[str]) -> str:
+    return msgspec.json.encode(values).decode()

@@ -1,0 +1,154 @@
+"""A ledger that forgets: the same rules as the one on disk, for tests and for trying things out."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from typing import TypeVar
+
+from retinue.domain.event import Event
+from retinue.domain.run import Run, Status
+from retinue.errors import Failed, NotFound
+from retinue.ledger import rows
+from retinue.ports import Tx
+
+T = TypeVar("T")
+
+
+class MemoryLedger:
+    """Steps run one at a time and whole; one that raises leaves nothing behind."""
+
+    def __init__(self, *, listen: Callable[[Event], None] | None = None) -> None:
+        self._listen = listen
+        self._runs: dict[str, Run] = {}
+        self._events: list[Event] = []
+        self._closed = False
+
+    async def do(self, step: Callable[[Tx], T]) -> T:
+        """Gives way once, as every durable step does, so that what must not interleave is seen interleaving."""
+        self._refuse_when_closed()
+        tx = MemoryTx(self._runs, self._events)
+        value = step(tx)
+        self._runs |= tx.changed
+        self._events += tx.emitted
+        if self._listen is not None:
+            for event in tx.emitted:
+                asyncio.get_running_loop().call_soon(self._listen, event)
+        await asyncio.sleep(0)
+        return value
+
+    async def look(self, step: Callable[[Tx], T]) -> T:
+        self._refuse_when_closed()
+        return step(LookingMemoryTx(self._runs, self._events))
+
+    async def close(self) -> None:
+        self._closed = True
+
+    def _refuse_when_closed(self) -> None:
+        if self._closed:
+            raise Failed("the ledger is closed")
+
+
+class MemoryTx:
+    """What a step changes lies over what was there, until the step is whole."""
+
+    def __init__(self, runs: dict[str, Run], events: list[Event]) -> None:
+        self._runs = runs
+        self._events = events
+        self.changed: dict[str, Run] = {}
+        self.emitted: list[Event] = []
+
+    def run(self, run_id: str) -> Run | None:
+        found = self._get(rows.whole(run_id))
+        return None if found is None else self._with_children([found])[0]
+
+    def run_by_key(self, ask_key: str) -> Run | None:
+        key = rows.whole(ask_key)
+        found = [run for run in self._all() if run.ask.key == key]
+        return self._with_children(found)[0] if found else None
+
+    def add_run(self, run: Run) -> None:
+        kept = _kept(run)
+        if self._get(kept.id) is not None or any(other.ask.key == kept.ask.key for other in self._all()):
+            raise Failed(f"run {run.id} or its key {run.ask.key} is already in the ledger")
+        self.changed[kept.id] = kept
+
+    def set_run(self, run: Run) -> None:
+        kept = _kept(run)
+        before = self._get(kept.id)
+        if before is None:
+            raise NotFound(f"there is no run {run.id}")
+        self.changed[kept.id] = replace(kept, ask=before.ask)
+
+    def runs(
+        self,
+        *,
+        status: Sequence[Status] | None = None,
+        session: str | None = None,
+        root: str | None = None,
+        parent_run: str | None = None,
+        top_only: bool = False,
+        prefix: str | None = None,
+        limit: int | None = None,
+    ) -> list[Run]:
+        found = [
+            run
+            for run in self._all()
+            if (status is None or run.status in status)
+            and (session is None or run.session_id == rows.whole(session))
+            and (root is None or run.root == rows.whole(root))
+            and (parent_run is None or run.ask.parent_run == rows.whole(parent_run))
+            and not (top_only and run.ask.parent_run is not None)
+            and (prefix is None or run.id.startswith(rows.whole(prefix)))
+        ]
+        found.sort(key=_age, reverse=True)
+        return self._with_children(found if limit is None else found[: max(0, limit)])
+
+    def count(self, status: Status) -> int:
+        return sum(run.status is status for run in self._all())
+
+    def emit(self, event: Event) -> None:
+        seq = len(self._events) + len(self.emitted) + 1
+        self.emitted.append(rows.event_from(seq, rows.event_row(event)))
+
+    def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
+        found = [
+            event
+            for event in (*self._events, *self.emitted)
+            if event.seq > after and (session is None or event.session == rows.whole(session))
+        ]
+        return found[: max(0, limit)]
+
+    def _get(self, run_id: str) -> Run | None:
+        return self.changed.get(run_id) or self._runs.get(run_id)
+
+    def _all(self) -> Iterable[Run]:
+        return (self._runs | self.changed).values()
+
+    def _with_children(self, found: Sequence[Run]) -> list[Run]:
+        children: dict[str, list[str]] = {run.id: [] for run in found}
+        asked = [run for run in self._all() if run.ask.parent_run in children]
+        for run in sorted(asked, key=_age):
+            children[run.ask.parent_run or ""].append(run.id)
+        return [replace(run, children=tuple(children[run.id])) for run in found]
+
+
+class LookingMemoryTx(MemoryTx):
+    """The same view, for reading only."""
+
+    def add_run(self, run: Run) -> None:
+        raise TypeError(f"a look only reads: use do to add run {run.id}")
+
+    def set_run(self, run: Run) -> None:
+        raise TypeError(f"a look only reads: use do to change run {run.id}")
+
+    def emit(self, event: Event) -> None:
+        raise TypeError(f"a look only reads: use do to emit {event.kind}")
+
+
+def _kept(run: Run) -> Run:
+    """As the file would give it back."""
+    return rows.run_from(rows.asked_row(run.ask)[0], rows.facts_row(run))
+
+
+def _age(run: Run) -> tuple[int, str]:
+    return rows.micros(run.created_at), run.id
