@@ -1,0 +1,62 @@
+"""The shape of the house, where the import contracts cannot see it."""
+
+import ast
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCE = ROOT / "src" / "retinue"
+MODULES = sorted(SOURCE.rglob("*.py"))
+MOST_LINES = 500
+MOST_PROTOCOLS = 8
+HEAVY = ("aiohttp", "asyncio", "click", "msgspec", "regex", "ruamel", "sqlite3")
+BAD_NAMES = {"utils", "helpers", "manager", "base", "common", "service"}
+UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|TYPE_CHECKING)\b|unittest\.mock")
+
+
+def test_the_world_is_asked_for_through_at_most_eight_protocols():
+    tree = ast.parse((SOURCE / "ports.py").read_text(encoding="utf-8"))
+    protocols = [
+        node.name
+        for node in tree.body
+        if isinstance(node, ast.ClassDef) and any(ast.unparse(base) == "Protocol" for base in node.bases)
+    ]
+    assert 0 < len(protocols) <= MOST_PROTOCOLS, protocols
+
+
+def test_nothing_in_the_source_is_left_for_later():
+    found = [
+        f"{module.relative_to(ROOT)}:{number}: {line.strip()}"
+        for module in MODULES
+        for number, line in enumerate(module.read_text(encoding="utf-8").splitlines(), start=1)
+        if UNFINISHED.search(line)
+    ]
+    assert found == []
+
+
+def test_no_module_outgrows_its_noun():
+    lines = {
+        str(module.relative_to(ROOT)): module.read_text(encoding="utf-8").count("\n") for module in MODULES
+    }
+    assert {name: count for name, count in lines.items() if count > MOST_LINES} == {}
+
+
+def test_every_module_opens_with_a_sentence_that_says_why_it_exists():
+    silent = [
+        str(module.relative_to(ROOT))
+        for module in MODULES
+        if not (ast.get_docstring(ast.parse(module.read_text(encoding="utf-8"))) or "").strip()
+    ]
+    assert silent == []
+
+
+def test_modules_are_nouns_or_verbs_one_can_say_aloud():
+    assert [str(module.relative_to(ROOT)) for module in MODULES if module.stem in BAD_NAMES] == []
+
+
+def test_importing_the_package_is_light():
+    code = f"import sys, retinue; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

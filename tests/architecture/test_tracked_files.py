@@ -1,0 +1,82 @@
+"""What the repository holds belongs to everybody: nothing of one machine, nothing about who made it."""
+
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+SKIPPED = {".git", ".venv", ".demo", "__pycache__", "mutants", "node_modules", "build", "dist"}
+MACHINE = re.compile(
+    r"/[w]ork/(main|shared|briefs)|/[r]oot/\.(pyenv|cache|config)|/[o]pt/(pypi|wheels)"
+    r"|\b[p]ypi\.org\b|\b[p]ythonhosted\.org\b|\b[n]pmjs\.(org|com)\b"
+)
+"""Spelt with a class of one letter, so that this file does not find itself."""
+ORGANISATION = re.compile(
+    r"\b(colleagues?|my brief|the briefs?|ACCEPTANCE\.md|FAULTS\.md|STYLE\.md|seed 00\d|seeds/)\b",
+    re.IGNORECASE,
+)
+PRODUCT_TEXT = (
+    "README.md",
+    "CHANGELOG.md",
+    "docs/",
+    "src/retinue/surfaces/",
+    "src/retinue/store/agents/",
+    "src/retinue/errors.py",
+)
+
+
+def test_no_file_knows_the_machine_it_was_written_on_or_a_registry():
+    assert _found(MACHINE, "") == []
+
+
+def test_product_text_speaks_about_the_product():
+    assert _found(ORGANISATION, PRODUCT_TEXT) == []
+
+
+def test_the_map_and_the_front_page_stay_short():
+    lines = {
+        name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in ("AGENTS.md", "README.md")
+    }
+    assert lines["AGENTS.md"] <= 80
+    assert lines["README.md"] <= 90
+
+
+def test_each_decision_fits_on_a_page_and_answers_the_same_questions():
+    questions = [
+        "## Question",
+        "## Decision",
+        "## What changes in the data",
+        "## What it costs",
+        "## How we would know it was wrong",
+    ]
+    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    assert [path.name[:4] for path in decisions] == [
+        f"{number:04}" for number in range(1, len(decisions) + 1)
+    ]
+    for path in decisions:
+        text = path.read_text(encoding="utf-8")
+        assert [line for line in text.splitlines() if line.startswith("## ")] == questions, path.name
+        assert text.count("\n") <= 90, path.name
+
+
+def _found(pattern: re.Pattern[str], only: str | tuple[str, ...]) -> list[str]:
+    return [
+        f"{name}:{number}: {line.strip()[:120]}"
+        for name in _tracked()
+        if name.startswith(only)
+        for number, line in enumerate(
+            (ROOT / name).read_text(encoding="utf-8", errors="replace").splitlines(), start=1
+        )
+        if pattern.search(line)
+    ]
+
+
+def _tracked() -> list[str]:
+    """What git tracks; in an archive without git, every file that is not made by our own commands."""
+    done = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=False)
+    names = (
+        done.stdout.splitlines()
+        if done.returncode == 0
+        else [str(path.relative_to(ROOT)) for path in ROOT.rglob("*")]
+    )
+    return [name for name in names if not SKIPPED & set(Path(name).parts) and (ROOT / name).is_file()]
