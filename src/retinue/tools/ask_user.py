@@ -1,0 +1,23 @@
+"""ask_user: a question to the person, and the answer."""
+
+from typing import Annotated
+
+from retinue.domain.tool import Effect
+from retinue.errors import Failed
+from retinue.ports import Call
+from retinue.tools.define import tool
+
+
+@tool(effect=Effect.IDEMPOTENT, category="people")
+async def ask_user(
+    call: Call,
+    question: Annotated[str, "One question, complete in itself."],
+    options: Annotated[
+        list[str] | None, "Answers to choose from; any other answer may come all the same."
+    ] = None,
+) -> str:
+    """Ask the person a question and wait for the answer. Use it only for what you cannot find out yourself
+    and must not decide alone."""
+    if not question.strip():
+        raise Failed("the question is empty")
+    return await call.ask(question, options or [])

@@ -1,0 +1,16 @@
+"""The tools that every agent can be given."""
+
+from retinue.ports import Tool
+from retinue.tools.ask_user import ask_user
+from retinue.tools.glob import glob
+from retinue.tools.grep import grep
+from retinue.tools.ls import ls
+from retinue.tools.read import read
+from retinue.tools.todo import todo
+
+_TOOLS = (read, ls, glob, grep, todo, ask_user)
+
+
+def built_in() -> dict[str, Tool]:
+    """By name, in the order the model sees them."""
+    return {each.spec.name: each for each in _TOOLS}

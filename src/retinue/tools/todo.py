@@ -1,0 +1,28 @@
+"""todo: the agent's own list of what is to do, kept in its transcript."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from retinue.domain.tool import Effect
+from retinue.tools.define import tool
+
+Status = Literal["pending", "in_progress", "done"]
+
+_BOXES: dict[Status, str] = {"pending": "[ ]", "in_progress": "[~]", "done": "[x]"}
+
+
+class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    text: str
+    status: Status = "pending"
+
+
+@tool(effect=Effect.IDEMPOTENT, category="planning")
+async def todo(
+    items: Annotated[list[str | Item], "The whole list, in order: it replaces the one before."],
+) -> str:
+    """Write down what is to do. Give the whole list each time, with the status of every item: pending,
+    in_progress or done. Use it for work of more than a few steps, and keep it true."""
+    given = [Item(text=item) if isinstance(item, str) else item for item in items]
+    lines = [f"{number}. {_BOXES[item.status]} {item.text}" for number, item in enumerate(given, 1)]
+    return "\n".join(lines) or "[the list is empty]"
