@@ -62,6 +62,22 @@ def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
     return wrap
 
 
+def plainly(work: Callable[Concatenate[Terminal, str | None, P], Awaitable[int | None]]) -> Callable[P, int]:
+    """For a command that needs no application, or opens its own: it gets the terminal and `--home`."""
+
+    @functools.wraps(work)
+    def perform(*args: P.args, **kwargs: P.kwargs) -> int:
+        meta = click.get_current_context().meta
+        terminal = Terminal.here(json=bool(meta.get("retinue.json")))
+
+        async def performed() -> int:
+            return await work(terminal, meta.get("retinue.home"), *args, **kwargs) or 0
+
+        return asyncio.run(performed())
+
+    return perform
+
+
 async def _remind(app: App, terminal: Terminal) -> None:
     if count := len(await app.interrupted()):
         terminal.note(f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33")

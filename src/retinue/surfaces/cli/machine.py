@@ -1,0 +1,77 @@
+"""This machine: what is well, what it costs, and a demonstration."""
+
+import importlib
+import importlib.util
+from collections.abc import Sequence
+
+import click
+
+from retinue.app import App
+from retinue.domain.run import as_json
+from retinue.errors import NotFound
+from retinue.surfaces.cli.command import on_app, plainly
+from retinue.surfaces.cli.options import Command
+from retinue.surfaces.cli.shapes import took
+from retinue.surfaces.cli.terminal import Column, Terminal
+from retinue.trials.demo import Shown, shown
+
+BENCH = "retinue.trials.bench"
+
+COLUMNS: Sequence[Column] = (
+    ("", lambda row: row["level"]),
+    ("WHAT", lambda row: row["what"]),
+    ("DO", lambda row: row["do"]),
+)
+
+
+@click.command(cls=Command)
+@on_app()
+async def doctor(app: App, terminal: Terminal) -> int:
+    """Say what is well and what is not, and what to do about it."""
+    findings = await app.doctor()
+    rows = [{"level": one.level, "what": one.what, "do": one.do} for one in findings]
+    terminal.rows(rows, COLUMNS, empty="nothing to report")
+    return 1 if any(one.level == "bad" for one in findings) else 0
+
+
+@click.command(cls=Command)
+@plainly
+async def demo(terminal: Terminal, home: str | None) -> int:
+    """Play a conversation with a scripted model: an agent reads this project's own files and answers.
+
+    Needs no key, no configuration and no network. Everything is kept in $RETINUE_HOME, else in .demo/ here.
+    """
+    show = await shown(home)
+    if terminal.json:
+        terminal.value(as_json(show.run))
+        return 0
+    terminal.note("The model is scripted: its words are prepared, everything else is real.", colour="33")
+    terminal.line(f"> {show.run.ask.task}\n")
+    terminal.line(show.run.text)
+    terminal.line()
+    for line in tree(show):
+        terminal.line(line)
+    terminal.line(f"\nThe conversation is a file: {show.run.path}")
+    return 0
+
+
+def tree(show: Shown) -> list[str]:
+    """What ran: the session, its run, and each call with its outcome."""
+    run = show.run
+    lines = [
+        f"session {run.slug}",
+        f"└── run {run.id}  {run.status}  {took(run.duration_ms)}  {run.turns} turns",
+    ]
+    for number, step in enumerate(show.steps, 1):
+        corner = "└──" if number == len(show.steps) else "├──"
+        lines.append(f"    {corner} {step.tool} {step.about}  {step.outcome}  {took(step.ms)}")
+    return lines
+
+
+@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
+@click.argument("arguments", nargs=-1)
+def bench(arguments: tuple[str, ...]) -> int:
+    """Measure what Retinue costs on this machine."""
+    if importlib.util.find_spec(BENCH) is None:
+        raise NotFound("this installation carries no benchmark")
+    return importlib.import_module(BENCH).main(list(arguments)) or 0

@@ -1,0 +1,155 @@
+"""Giving work: run, send and spawn each begin one run and stay with it; wait joins runs that are under way."""
+
+import math
+import sys
+from typing import Any
+
+import click
+
+from retinue.app import App
+from retinue.domain.run import Run, as_json
+from retinue.errors import Usage
+from retinue.surfaces.cli.command import exit_code, on_app
+from retinue.surfaces.cli.follow import ending, followed, reported
+from retinue.surfaces.cli.options import Command
+from retinue.surfaces.cli.terminal import Terminal
+
+MAX_INPUT = 10_000_000
+"""Bytes of a text on standard input; what is longer belongs in a file that the agent reads."""
+
+
+def seconds(_ctx: click.Context, _param: click.Parameter, value: float | None) -> float | None:
+    if value is not None and not (math.isfinite(value) and value >= 0):
+        raise click.BadParameter("say a number of seconds; 0 means the configured maximum")
+    return value
+
+
+TIMEOUT = click.option(
+    "--timeout", type=float, callback=seconds, metavar="S", help="The deadline, in seconds from the start."
+)
+MODEL = click.option("--model", metavar="M", help="The model for this run, as driver:model.")
+LABEL = click.option("--label", default="", metavar="L", help="A name for the run in lists.")
+THINKING = click.option(
+    "--thinking", type=click.Choice(["off", "low", "medium", "high"]), help="How long the model thinks."
+)
+
+
+@click.command(cls=Command)
+@click.argument("text", required=False)
+@click.option("--agent", metavar="A", help="Who does it; general when nobody is named.")
+@click.option(
+    "--session",
+    metavar="S",
+    help="latest, create, latest-or-create, or any session's id, slug, path or prefix. Without it: a new one.",
+)
+@MODEL
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Where a new session works; the current folder when not given.",
+)
+@LABEL
+@TIMEOUT
+@THINKING
+@on_app(quiet=True)
+async def run(app: App, terminal: Terminal, text: str | None, session: str | None, **wishes: Any) -> int:
+    """Give an agent one task, wait for it and its children, and stream the answer.
+
+    TEXT is the task; `-` reads it from standard input. With --session and no TEXT, what a person typed at
+    the end of the session's file is the task. A TEXT that starts with a dash stands after `--`.
+    """
+    task = None if text is None else worded(text)
+    if task is None and session is None:
+        raise Usage("say what to do: retinue run TEXT, or - to read it from standard input")
+    ended = await followed(app, terminal, lambda: app.start(task, session=session, **wishes))
+    return reported(terminal, ended)
+
+
+@click.command(cls=Command)
+@click.argument("session")
+@click.argument("text")
+@MODEL
+@LABEL
+@TIMEOUT
+@on_app(quiet=True)
+async def send(app: App, terminal: Terminal, session: str, text: str, **wishes: Any) -> int:
+    """Send one more message to SESSION and stream the answer; `-` reads TEXT from standard input."""
+    task = worded(text)
+    ended = await followed(app, terminal, lambda: app.start(task, session=session, **wishes))
+    return reported(terminal, ended)
+
+
+@click.command(cls=Command)
+@click.argument("text")
+@click.option("--parent", required=True, metavar="SESSION", help="The session whose child this is.")
+@click.option("--agent", required=True, metavar="A", help="Who the child is.")
+@click.option("--allowed-paths", multiple=True, metavar="G", help="What it may read; again for more.")
+@click.option("--denied-paths", multiple=True, metavar="G", help="What it may not touch; again for more.")
+@click.option("--description", default="", metavar="D", help="A few words that name its folder.")
+@MODEL
+@LABEL
+@TIMEOUT
+@on_app(quiet=True)
+async def spawn(
+    app: App,
+    terminal: Terminal,
+    text: str,
+    *,
+    allowed_paths: tuple[str, ...],
+    denied_paths: tuple[str, ...],
+    **wishes: Any,
+) -> int:
+    """Start a child of a session with its own conversation and paths, and stream its answer.
+
+    Without --allowed-paths the child reads what its parent reads; an empty one ('') lifts the restriction.
+    """
+    task = worded(text)
+    paths = {"allowed_paths": globs(allowed_paths), "denied_paths": globs(denied_paths)}
+    ended = await followed(app, terminal, lambda: app.spawn(task, **paths, **wishes))
+    return reported(terminal, ended)
+
+
+@click.command(cls=Command)
+@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
+@on_app(quiet=True)
+async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
+    """Wait until every RUN has ended, and go on with those whose process has died."""
+    ended = [await _joined(app, terminal, ref) for ref in runs]
+    if terminal.json:
+        terminal.value([as_json(one) for one in ended])
+    for one in ended:
+        if exit_code(one):
+            terminal.note(ending(one), colour="31")
+    return max(exit_code(one) for one in ended)
+
+
+async def _joined(app: App, terminal: Terminal, ref: str) -> Run:
+    found = await app.find_run(ref)
+
+    async def taken_up() -> Run:
+        if any(one.id == found.id for one in await app.interrupted()):
+            await app.resume(found.id)
+        return found
+
+    return await followed(app, terminal, taken_up)
+
+
+def worded(text: str) -> str:
+    """The task in words: `-` is standard input, and nothing but blanks is no task."""
+    words = _piped() if text == "-" else text
+    if not words.strip():
+        raise Usage("the text is empty: say what to do")
+    return words
+
+
+def _piped() -> str:
+    raw = sys.stdin.buffer.read(MAX_INPUT + 1)
+    if len(raw) > MAX_INPUT:
+        raise Usage(f"standard input holds over {MAX_INPUT:,} bytes: put it in a file and name the file")
+    return raw.decode("utf-8", "surrogateescape").rstrip("\r\n")
+
+
+def globs(patterns: tuple[str, ...]) -> tuple[str, ...] | None:
+    """None when the option was not given; an empty pattern stands for the empty list."""
+    return tuple(pattern for pattern in patterns if pattern) if patterns else None

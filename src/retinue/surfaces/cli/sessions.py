@@ -1,0 +1,151 @@
+"""Conversations: finding them, reading them, and keeping them in order."""
+
+import os
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import click
+
+from retinue.app import App
+from retinue.domain.session import Session
+from retinue.errors import Failed, Usage
+from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.options import Group
+from retinue.surfaces.cli.shapes import SESSION_COLUMNS, entry_json, session_row
+from retinue.surfaces.cli.terminal import Terminal
+
+EMPTY = "no sessions yet: retinue run TEXT begins one"
+
+
+@click.group(cls=Group)
+def sessions() -> None:
+    """Conversations: each is a folder with a session.md that a person can read, edit and resume.
+
+    SESSION is an id, slug, alias, path of the folder or its session.md, or an unambiguous prefix.
+    """
+
+
+@sessions.command("list")
+@click.option("--agent", metavar="A", help="Only this agent's.")
+@click.option("--top", is_flag=True, help="Without the sessions of children.")
+@on_app()
+async def list_sessions(app: App, terminal: Terminal, agent: str | None, top: bool) -> None:
+    """All sessions: pinned ones first, then the newest."""
+    found = await app.sessions(agent=agent, children=not top)
+    found.sort(key=lambda session: session.pinned_at is None)
+    terminal.rows([session_row(session) for session in found], SESSION_COLUMNS, empty=EMPTY)
+
+
+@sessions.command("show")
+@click.argument("session")
+@on_app()
+async def show_session(app: App, terminal: Terminal, session: str) -> None:
+    """What is known of one session."""
+    terminal.facts(await app.session_json(session))
+
+
+@sessions.command("open")
+@click.argument("session")
+@on_app()
+async def open_session(app: App, terminal: Terminal, session: str) -> int:
+    """Open the session's file in $VISUAL or $EDITOR; without a terminal, print its path."""
+    path = str(_file(await app.session(session)))
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
+    if terminal.json:
+        terminal.value({"path": path})
+        return 0
+    if editor is None or not (terminal.out.isatty() and sys.stdin.isatty()):
+        terminal.line(path)
+        return 0
+    return _edited(editor, path)
+
+
+@sessions.command("branch")
+@click.argument("session")
+@click.option("--at", metavar="ENTRY", help="The user entry to branch at; the last one when not given.")
+@click.option("--exclude", is_flag=True, help="Leave that entry itself out.")
+@click.option("--name", default="", metavar="N", help="The branch's name.")
+@on_app()
+async def branch_session(
+    app: App, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
+) -> None:
+    """Go on from an earlier point in a copy, with all of the session's agents."""
+    branched = await app.branch(session, at=at, include=not exclude, name=name)
+    await _changed(app, terminal, branched.path)
+
+
+@sessions.command("clear")
+@click.argument("session")
+@on_app()
+async def clear_session(app: App, terminal: Terminal, session: str) -> None:
+    """Forget what was said; the session keeps its identity."""
+    cleared = await app.clear(session)
+    await _changed(app, terminal, cleared.id)
+
+
+@sessions.command("delete")
+@click.argument("session")
+@on_app()
+async def delete_session(app: App, terminal: Terminal, session: str) -> None:
+    """Delete a session; its folder is set aside before it is swept."""
+    gone = await app.delete(session)
+    terminal.facts({"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path})
+
+
+@sessions.command("rename")
+@click.argument("session")
+@click.argument("name")
+@on_app()
+async def rename_session(app: App, terminal: Terminal, session: str, name: str) -> None:
+    """Give a session a name for people; its id and folder stay."""
+    if not name.strip():
+        raise Usage("the name is empty: give the session a name with something in it")
+    renamed = await app.rename(session, name)
+    await _changed(app, terminal, renamed.id)
+
+
+@sessions.command("pin")
+@click.argument("session")
+@on_app()
+async def pin_session(app: App, terminal: Terminal, session: str) -> None:
+    """Keep a session at the top of lists."""
+    await _changed(app, terminal, (await app.pin(session)).id)
+
+
+@sessions.command("unpin")
+@click.argument("session")
+@on_app()
+async def unpin_session(app: App, terminal: Terminal, session: str) -> None:
+    """No longer keep a session at the top of lists."""
+    await _changed(app, terminal, (await app.unpin(session)).id)
+
+
+@sessions.command("export")
+@click.argument("session")
+@on_app()
+async def export_session(app: App, terminal: Terminal, session: str) -> None:
+    """Print the conversation as Markdown, or its entries as JSON."""
+    if terminal.json:
+        terminal.value([entry_json(entry) for entry in await app.entries(session)])
+        return
+    terminal.words(_file(await app.session(session)).read_text(encoding="utf-8", errors="replace"))
+
+
+def _file(session: Session) -> Path:
+    return Path(session.path) / "session.md"
+
+
+async def _changed(app: App, terminal: Terminal, ref: str) -> None:
+    terminal.facts(await app.session_json(ref))
+
+
+def _edited(editor: str, path: str) -> int:
+    try:
+        done = subprocess.run([*shlex.split(editor), path], check=False)  # noqa: S603  (the person's own editor)
+    except (OSError, ValueError) as error:
+        raise Failed(
+            f"{editor!r} could not be started: {error}; set VISUAL or EDITOR to an editor"
+        ) from error
+    return 1 if done.returncode else 0

@@ -1,0 +1,88 @@
+"""How sessions, runs and entries look: the shapes that programs read, and the columns that people read."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Any
+
+from retinue.domain.run import iso
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.surfaces.cli.terminal import Column, Row
+
+KINDS: Mapping[type[Entry], str] = {Said: "said", Called: "called", Returned: "returned", Notice: "notice"}
+
+
+def session_row(session: Session) -> dict[str, Any]:
+    """One row of `sessions list --json`: what `sessions show` has, without what only the file tells."""
+    return {
+        "session_id": session.id,
+        "slug": session.slug,
+        "key": session.key,
+        "agent": session.agent,
+        "name": session.name,
+        "branch": session.branch,
+        "parent_session_id": session.parent_slug,
+        "parent": session.parent,
+        "type": session.type,
+        "depth": session.depth,
+        "path": f"{session.path}/session.md",
+        "created_at": iso(session.created_at),
+        "updated_at": iso(session.updated_at),
+        "pinned_at": iso(session.pinned_at),
+        "last_snippet": session.last_snippet,
+        "attributes": dict(session.attributes),
+        "workspace": session.workspace.as_json(),
+    }
+
+
+def entry_json(entry: Entry) -> dict[str, Any]:
+    """An entry with its kind; what a provider wants back is not a reader's business."""
+    facts = asdict(entry)
+    facts.pop("thoughts", None)
+    return {"kind": KINDS[type(entry)], **facts}
+
+
+def ago(at: str | None) -> str:
+    """How long since, in one unit."""
+    if not at:
+        return "-"
+    seconds = (datetime.now(UTC) - datetime.fromisoformat(at)).total_seconds()
+    for unit, size in (("d", 86_400), ("h", 3600), ("m", 60)):
+        if seconds >= size:
+            return f"{int(seconds // size)}{unit}"
+    return f"{max(0, int(seconds))}s"
+
+
+def took(ms: int | None) -> str:
+    if ms is None:
+        return "-"
+    return f"{ms} ms" if ms < 1000 else f"{ms / 1000:.1f} s"  # noqa: PLR2004  (milliseconds of a second)
+
+
+def _words(row: Row) -> str:
+    return row["error"] or row["text"] or ""
+
+
+RUN_COLUMNS: Sequence[Column] = (
+    ("RUN", lambda row: row["run_id"]),
+    ("AGENT", lambda row: row["agent"]),
+    ("STATUS", lambda row: row["status"]),
+    ("AGE", lambda row: ago(row["started_at"])),
+    ("TOOK", lambda row: took(row["duration_ms"])),
+    ("TURNS", lambda row: str(row["turns"])),
+    ("SESSION", lambda row: row["slug"]),
+    ("LAST WORDS", _words),
+)
+
+SESSION_COLUMNS: Sequence[Column] = (
+    ("SESSION", lambda row: ("  " * row["depth"]) + row["slug"] + _branch(row)),
+    ("AGENT", lambda row: row["agent"]),
+    ("AGE", lambda row: ago(row["updated_at"])),
+    ("NAME", lambda row: ("📌 " if row["pinned_at"] else "") + (row["name"] or "")),
+    ("LAST WORDS", lambda row: row["last_snippet"] or ""),
+)
+
+
+def _branch(row: Row) -> str:
+    return "" if row["branch"] == "main" else f"/{row['branch']}"

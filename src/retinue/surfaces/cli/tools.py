@@ -1,0 +1,54 @@
+"""Tools: every one that is known, and the rule by which an agent has it or not."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import click
+
+from retinue.app import App
+from retinue.domain.scope import Verdict
+from retinue.errors import Usage
+from retinue.ports import Tool
+from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.options import Group
+from retinue.surfaces.cli.terminal import Column, Terminal
+
+COLUMNS: Sequence[Column] = (
+    ("TOOL", lambda row: row["name"]),
+    ("OFFERED", lambda row: "yes" if row["offered"] else "no"),
+    ("RULE", lambda row: row["rule"]),
+    ("EFFECT", lambda row: row["effect"]),
+    ("WHAT", lambda row: row["description"].partition("\n")[0]),
+)
+
+
+@click.group(cls=Group)
+def tools() -> None:
+    """What agents can do."""
+
+
+@tools.command("list")
+@click.option("--agent", metavar="A", help="As this agent has them; general when nobody is named.")
+@click.option("--session", metavar="S", help="As this session has them.")
+@on_app()
+async def list_tools(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
+    """Every known tool, whether it is offered, and the rule that decides."""
+    if agent is not None and session is not None:
+        raise Usage("--agent and --session exclude each other: a session has its own agent")
+    found = await app.tools(agent=agent, session=session)
+    rows = [tool_json(tool, verdict) for tool, verdict in found]
+    terminal.rows(rows, COLUMNS, empty="no tools are known: see tools in the configuration")
+
+
+def tool_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
+    return {
+        "name": tool.spec.name,
+        "category": tool.category or None,
+        "description": tool.spec.description,
+        "offered": verdict.ok,
+        "rule": verdict.rule,
+        "effect": str(tool.effect),
+        "capabilities": list(tool.capabilities),
+        "door": tool.door,
+        "schema": dict(tool.spec.schema),
+    }

@@ -1,0 +1,107 @@
+"""What reaches a terminal can neither command it nor hide from its reader."""
+
+import io
+import json
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.surfaces.cli.terminal import Terminal, json_text, one_line, safe_text
+
+ATTACKS = (
+    "\x1b]52;c;ZXZpbA==\x07",
+    "\x1b]0;title\x07",
+    "\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\",
+    "\x1b[2J\x1b[6n",
+    "\x1bP+q544e\x1b\\",
+    "\x9b2J\x9d0;t\x9c",
+    "good\rbad",
+    "\x7f\x08\x08",
+)
+
+TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
+
+
+@pytest.mark.parametrize("attack", ATTACKS)
+def test_no_terminal_sequence_survives(attack: str):
+    """Shows: U01, U04."""
+    shown = safe_text(attack)
+    assert not [char for char in shown if unicodedata.category(char) == "Cc"]
+    assert "␛" in shown or "<U+009" in shown or "␍" in shown or "␡" in shown
+
+
+def test_lines_and_tabs_stay_and_everything_visible_stays():
+    text = "one\ttwo\nthrée 漢字 👍 [link=x] [/] `code`"
+    assert safe_text(text) == text
+
+
+def test_what_a_reader_cannot_see_is_made_visible():
+    """Shows: U03, T10."""
+    assert safe_text("rm \u202etxt.exe\u200b \u2066a\u2069") == "rm <U+202E>txt.exe<U+200B> <U+2066>a<U+2069>"
+    assert safe_text("a\U000e0041b\ufeffc\u00add") == "a<U+E0041>b<U+FEFF>c<U+00AD>d"
+    assert safe_text("lone \udc80 half") == "lone <U+DC80> half"
+
+
+def test_a_joiner_is_kept_only_between_two_emoji():
+    assert safe_text("👩\u200d💻") == "👩\u200d💻"
+    assert safe_text("pass\u200dword") == "pass<U+200D>word"
+
+
+@given(st.text())
+def test_pieces_of_a_stream_are_as_safe_as_the_whole(text: str):
+    pieces = "".join(safe_text(char) for char in text)
+    assert not [char for char in pieces if unicodedata.category(char) in {"Cc", "Cs"} and char not in "\n\t"]
+    assert not [char for char in pieces if unicodedata.bidirectional(char) in TURNS]
+    assert safe_text(pieces) == pieces
+
+
+@given(st.text(st.characters(categories=["L", "N", "P", "S", "Z", "C"])))
+def test_json_keeps_every_character_and_commands_nothing(text: str):
+    shown = json_text({"text": text})
+    assert json.loads(shown) == {"text": text}
+    assert not [char for char in shown if unicodedata.category(char) == "Cc" and char != "\n"]
+
+
+def test_a_long_text_is_cut_to_one_line():
+    """Shows: U04."""
+    line = one_line("word\n" * 300_000, 50)
+    assert len(line) == 50
+    assert line.endswith("…")
+    assert "\n" not in line
+
+
+def a_terminal(*, json: bool = False) -> tuple[Terminal, io.StringIO, io.StringIO]:
+    out, err = io.StringIO(), io.StringIO()
+    return Terminal(json=json, out=out, err=err), out, err
+
+
+def test_a_table_is_aligned_also_with_wide_characters():
+    terminal, out, _ = a_terminal()
+    rows = [{"a": "漢字", "b": "x"}, {"a": "abc", "b": "y\x1b[2J"}]
+    terminal.rows(rows, (("A", lambda row: row["a"]), ("B", lambda row: row["b"])), empty="")
+    assert out.getvalue() == "A     B\n漢字  x\nabc   y␛[2J\n"
+
+
+def test_an_empty_list_says_what_to_do_and_leaves_standard_output_alone():
+    terminal, out, err = a_terminal()
+    terminal.rows([], (), empty="nothing yet: begin")
+    assert (out.getvalue(), err.getvalue()) == ("", "nothing yet: begin\n")
+
+
+def test_a_failure_with_json_is_one_value_and_a_sentence():
+    terminal, out, err = a_terminal(json=True)
+    terminal.failed("not_found", "there is no \x1b run")
+    assert json.loads(out.getvalue()) == {"error": {"code": "not_found", "message": "there is no \x1b run"}}
+    assert err.getvalue() == "retinue: there is no ␛ run\n"
+
+
+def test_a_stream_that_cannot_hold_a_character_gets_its_escape():
+    raw = io.BytesIO()
+    out = io.TextIOWrapper(raw, encoding="latin-1")
+    terminal = Terminal(json=False, out=out, err=io.StringIO())
+    terminal.words("naïve 漢")
+    terminal.value({"a": "漢"})
+    assert raw.getvalue() == b'na\xefve \\u6f22{\n  "a": "\\u6f22"\n}\n'
+    out.close()
