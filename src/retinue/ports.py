@@ -167,7 +167,8 @@ class Files(Protocol):
     def read(self, path: str, *, max_bytes: int = ...) -> "Opened": ...
     def list(self, path: str) -> "list[Found]": ...
     def walk(self, path: str, *, limit: int = ...) -> "Iterator[Found]":
-        """Regular files below a folder in a stable order, links not followed, refused ones left out."""
+        """Regular files and links below a folder in a stable order, links not followed, refused ones left out.
+        Of a file: the file itself, as `.`."""
         ...
 
 
@@ -185,7 +186,7 @@ class Found:
     """Relative to the folder that was asked for."""
     real: str
     kind: str
-    """file, dir, link, other"""
+    """file, dir, link, other; cut: the last one found when there was more to look at than the limit"""
     size: int = 0
 
 
