@@ -79,6 +79,8 @@ class Delta:
 
     text: str = ""
     thinking: str = ""
+    calling: str = ""
+    """A piece of a call's arguments. It shows that the model works, and goes no further than the gateway."""
     discarded: bool = False
     waiting: str = ""
     """Why nothing comes: `rate limited, again in 3 s`, `model unreachable`."""

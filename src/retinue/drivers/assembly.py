@@ -1,0 +1,148 @@
+"""A reply put together from the pieces of a stream, within its bounds."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
+from retinue.domain.run import Usage
+from retinue.domain.turn import Delta, Reply, Stop, Wish
+from retinue.drivers.wire import not_an_object
+
+MAX_CALLS = 4096
+"""Calls of one reply that are kept; the runtime's own limit lies far below."""
+MAX_TURN_TOKENS = 100_000_000
+"""A count above this is a server's mistake."""
+_KEPT_OF_TOO_LONG = 2_000
+_CHARS_PER_TOKEN = 4
+_MOST_CHARS_PER_TOKEN = 16
+
+
+@dataclass(slots=True, kw_only=True)
+class Slot:
+    """A call being heard."""
+
+    name: str = ""
+    id: str = ""
+    """The provider's: it tells fragments apart and is then dropped."""
+    pieces: list[str]
+    size: int = 0
+
+
+class Assembly:
+    """Collects what one stream says. Once `full`, the rest of the stream is not worth reading."""
+
+    __slots__ = ("_heard", "_over", "_size", "_texts", "model", "slots", "thoughts")
+
+    def __init__(self, heard: Callable[[Delta], None]) -> None:
+        self._heard = heard
+        self._texts: list[str] = []
+        self._size = 0
+        self._over = ""
+        self.slots: list[Slot] = []
+        self.thoughts: list[str] = []
+        self.model = ""
+
+    @property
+    def full(self) -> bool:
+        return bool(self._over)
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    def say(self, piece: str) -> None:
+        piece = self._weighed(piece)
+        if piece:
+            self._texts.append(piece)
+            self._heard(Delta(text=piece))
+
+    def think(self, piece: str) -> str:
+        piece = self._weighed(piece)
+        if piece:
+            self._heard(Delta(thinking=piece))
+        return piece
+
+    def call(self, name: str, provider_id: str = "") -> Slot:
+        slot = Slot(name=name, id=provider_id, pieces=[])
+        if len(self.slots) < MAX_CALLS:
+            self.slots.append(slot)
+        else:
+            self._over = f"more than {MAX_CALLS} calls in one reply; the rest was left out"
+        return slot
+
+    def argue(self, slot: Slot, piece: str) -> None:
+        piece = self._weighed(piece)
+        if piece:
+            slot.size += len(piece)
+            if slot.size <= MAX_ARGUMENT_BYTES:
+                slot.pieces.append(piece)
+            self._heard(Delta(calling=piece))
+
+    def reply(self, stop: Stop, usage: Usage) -> Reply:
+        """The finished reply; what was cut can never run."""
+        if self._over:
+            stop = Stop.LENGTH
+        wishes = () if stop is Stop.REFUSED else self._wishes(cut=stop is Stop.LENGTH)
+        if wishes and stop is Stop.END:
+            stop = Stop.TOOLS
+        if not wishes and stop is Stop.TOOLS:
+            stop = Stop.END
+        return Reply(
+            text=self.text,
+            wishes=wishes,
+            model=self.model,
+            usage=usage,
+            stop=stop,
+            thoughts=tuple(self.thoughts),
+            cut=self._over,
+        )
+
+    def estimated(self, usage: Usage, *, sent: int) -> Usage:
+        """The provider's counts where they can be true, else our own estimate."""
+        return Usage(input=_plausible(usage.input, sent), output=_plausible(usage.output, self._size))
+
+    def _wishes(self, *, cut: bool) -> tuple[Wish, ...]:
+        last = len(self.slots) - 1
+        return tuple(_wish(slot, cut=cut and at == last) for at, slot in enumerate(self.slots))
+
+    def _weighed(self, piece: str) -> str:
+        if self._over:
+            return ""
+        size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
+        room = MAX_REPLY_BYTES - self._size
+        if size > room:
+            self._over = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes; the rest was left out"
+            piece = piece.encode("utf-8", "surrogatepass")[:room].decode("utf-8", "ignore")
+            size = room
+        self._size += size
+        return piece
+
+
+def count(usage: Mapping[str, Any] | None, *names: str) -> int:
+    """The sum of these counts; anything that is no number counts as none."""
+    total = 0
+    for name in names:
+        value = usage.get(name) if usage else None
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TURN_TOKENS:
+            total += int(value)
+    return total
+
+
+def _plausible(tokens: int, size: int) -> int:
+    if tokens <= 0 or tokens > MAX_TURN_TOKENS or tokens * _MOST_CHARS_PER_TOKEN < size:
+        return -(-size // _CHARS_PER_TOKEN)
+    return tokens
+
+
+def _wish(slot: Slot, *, cut: bool) -> Wish:
+    if slot.size > MAX_ARGUMENT_BYTES:
+        head = "".join(slot.pieces)[:_KEPT_OF_TOO_LONG]
+        return Wish(
+            tool=slot.name, args=head, broken=f"its arguments are longer than {MAX_ARGUMENT_BYTES:,} bytes"
+        )
+    args = "".join(slot.pieces)
+    if not args.strip():
+        return Wish(tool=slot.name, args="{}", broken="cut at the output limit" if cut else "")
+    broken = not_an_object(args)
+    return Wish(tool=slot.name, args=args, broken="cut at the output limit" if cut and broken else broken)

@@ -1,0 +1,73 @@
+"""Server-sent events, read from bytes as they come, however they were cut."""
+
+from retinue.domain.run import Reason
+from retinue.drivers.trouble import Trouble
+
+MAX_EVENT = 16_000_000
+"""Bytes of one event: past it the stream is not a model's reply."""
+
+_BOM = b"\xef\xbb\xbf"
+
+
+class Events:
+    """The data of each event, whole. Names, ids, comments and retry hints are passed over: both providers
+    repeat what matters inside the data."""
+
+    __slots__ = ("_begun", "_data", "_pieces", "_size")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        """Of a line that has not ended."""
+        self._data: list[bytes] = []
+        """Of an event that has not ended."""
+        self._size = 0
+        self._begun = False
+
+    def feed(self, chunk: bytes) -> list[bytes]:
+        """The events that this piece completes."""
+        self._size += len(chunk)
+        if b"\n" not in chunk and b"\r" not in chunk:
+            self._pieces.append(chunk)
+            self._check()
+            return []
+        if self._pieces:
+            self._pieces.append(chunk)
+            chunk = b"".join(self._pieces)
+        held = b""
+        if b"\r" in chunk:
+            # A carriage return at the very end may be half of a CRLF: it waits for its other half.
+            held = b"\r" if chunk.endswith(b"\r") else b""
+            chunk = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        lines = chunk.split(b"\n")
+        rest = lines.pop() + held
+        found: list[bytes] = []
+        for line in lines:
+            self._line(line, found)
+        self._pieces = [rest] if rest else []
+        self._size = len(rest) + sum(map(len, self._data))
+        self._check()
+        return found
+
+    def rest(self) -> list[bytes]:
+        """What stands at the end of a stream that did not close its last event."""
+        found: list[bytes] = []
+        self._line(b"".join(self._pieces).rstrip(b"\r"), found)
+        self._line(b"", found)
+        self._pieces = []
+        return found
+
+    def _check(self) -> None:
+        if self._size > MAX_EVENT:
+            raise Trouble(
+                f"the model's server sent one event of more than {MAX_EVENT:,} bytes", reason=Reason.PROVIDER
+            )
+
+    def _line(self, line: bytes, found: list[bytes]) -> None:
+        if not self._begun:
+            self._begun = True
+            line = line.removeprefix(_BOM)
+        if line.startswith(b"data:"):
+            self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+        elif not line and self._data:
+            found.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+            self._data = []

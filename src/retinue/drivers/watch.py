@@ -1,0 +1,105 @@
+"""The watch over one attempt at a turn: it ends what is silent, what says nothing, and what never ends."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+
+from retinue.domain.run import Reason
+from retinue.domain.turn import Delta, Reply
+from retinue.drivers.trouble import Trouble
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patience:
+    """Seconds without a byte, without a word, and in all."""
+
+    idle: float
+    progress: float
+    total: float
+
+
+class Watch:
+    """Listens in front of the real listener. Hearing only notes the time; one timer looks at the notes when
+    the nearest limit could have passed, so a piece costs no timer of its own."""
+
+    __slots__ = (
+        "_begin",
+        "_byte",
+        "_clock",
+        "_handle",
+        "_hear",
+        "_limit",
+        "_opened",
+        "_patience",
+        "_texts",
+        "_trouble",
+        "_word",
+        "told",
+    )
+
+    def __init__(
+        self, patience: Patience, heard: Callable[[Delta], None], opened: Callable[[], None]
+    ) -> None:
+        self._patience = patience
+        self._hear = heard
+        self._opened: Callable[[], None] | None = opened
+        """Called when the first byte of an answer is there."""
+        self._clock = asyncio.get_running_loop().time
+        self._begin = self._byte = self._word = self._clock()
+        self._limit: asyncio.Timeout | None = None
+        self._handle: asyncio.TimerHandle | None = None
+        self._trouble: Trouble | None = None
+        self._texts: list[str] = []
+        self.told = False
+        """Whether anything of this attempt was passed on."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self._texts)
+
+    async def over(self, turn: Awaitable[Reply]) -> Reply:
+        try:
+            async with asyncio.timeout(None) as self._limit:
+                self._look()
+                return await turn
+        except TimeoutError:
+            if self._trouble is None:
+                raise
+            raise self._trouble from None
+        finally:
+            if self._handle is not None:
+                self._handle.cancel()
+
+    def heard(self, delta: Delta) -> None:
+        self._byte = now = self._clock()
+        if self._opened is not None:
+            self._opened()
+            self._opened = None
+        text = delta.text
+        words = text or delta.thinking or delta.calling
+        if not words:
+            return
+        if not words.isspace():
+            self._word = now
+        if text:
+            self._texts.append(text)
+        elif not delta.thinking:
+            return
+        self.told = True
+        self._hear(delta)
+
+    def _look(self) -> None:
+        """Ends the attempt when a limit has passed, else comes back when the nearest one could have."""
+        now = self._clock()
+        patience = self._patience
+        limits = (
+            (self._begin + patience.total, f"the model took more than {patience.total:g} s", False),
+            (self._byte + patience.idle, f"the model was silent for {patience.idle:g} s", True),
+            (self._word + patience.progress, f"the model said nothing for {patience.progress:g} s", True),
+        )
+        when, why, retry = min(limits)
+        if when > now:
+            self._handle = asyncio.get_running_loop().call_at(when, self._look)
+        elif self._limit is not None:
+            self._trouble = Trouble(why, reason=Reason.INCOMPLETE, retry=retry)
+            self._limit.reschedule(now)

@@ -1,0 +1,133 @@
+"""The bytes of a request: what was encoded for one turn is not encoded again for the next."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import msgspec
+
+from retinue.domain.tool import ToolSpec
+from retinue.domain.transcript import Entry
+from retinue.domain.turn import Model, Request
+from retinue.drivers.grouping import Unit, units
+
+_ENCODER = msgspec.json.Encoder()
+_CHUNK = 256 * 1024
+"""Sealed bytes are kept in pieces of about this size, so that growing never copies the whole history."""
+
+_OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where in its conversation a unit stands: some providers want the first or the last to be special."""
+
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Shape:
+    """How one provider writes a request: all that stands before the messages, with their bracket opened, and
+    the messages of one unit, at least one for the last."""
+
+    name: str
+    head: Callable[[Request], bytes]
+    unit: Callable[[Unit, Place], Sequence[Mapping[str, Any]]]
+
+
+class Sealed:
+    """The part of a conversation that no later entry can change, as bytes, each message followed by a comma."""
+
+    __slots__ = ("_open", "_pieces", "count", "head", "last", "made_for")
+
+    def __init__(self) -> None:
+        self._pieces: list[bytes] = []
+        self._open = bytearray()
+        self.count = 0
+        """How many entries are in it."""
+        self.last: Entry | None = None
+        self.head = b""
+        self.made_for: tuple[Model, str, tuple[ToolSpec, ...]] | None = None
+
+    def add(self, encoded: bytes) -> None:
+        self._open += encoded
+        if len(self._open) > _CHUNK:
+            self._pieces.append(bytes(self._open))
+            self._open = bytearray()
+
+    def parts(self) -> list[bytes]:
+        return [*self._pieces, bytes(self._open)]
+
+    def covers(self, entries: Sequence[Entry]) -> bool:
+        """Entries only grow at their end while a conversation is resident; anything else begins anew."""
+        if self.count == 0:
+            return True
+        return self.count <= len(entries) and entries[self.count - 1] is self.last
+
+
+def body(request: Request, shape: Shape) -> list[bytes]:
+    """The request's bytes in pieces. All units but the last are sealed: only the last can still grow."""
+    sealed = cast("Sealed | None", request.memo.get(shape.name))
+    if sealed is None or not sealed.covers(request.entries):
+        sealed = request.memo[shape.name] = Sealed()
+    made_for = (request.model, request.system, request.tools)
+    if sealed.made_for != made_for:
+        sealed.head = shape.head(request)
+        sealed.made_for = made_for
+    *closed, last = units(request.entries, sealed.count)
+    first = sealed.count == 0
+    for unit in closed:
+        sealed.add(_messages(shape, unit, Place(first=first, last=False), b","))
+        first = False
+    if closed:
+        sealed.count = last.start
+        sealed.last = request.entries[last.start - 1]
+    tail = _messages(shape, last, Place(first=first, last=True), b"")
+    return _packed([sealed.head, *sealed.parts(), tail, b"]}"])
+
+
+def encode(value: Any) -> bytes:
+    """JSON as providers take it: a lone surrogate, which no UTF-8 can hold, becomes U+FFFD."""
+    try:
+        return _ENCODER.encode(value)
+    except UnicodeEncodeError:
+        return _ENCODER.encode(_mended(value))
+
+
+def fields(**values: Any) -> bytes:
+    """The opening of an object with these fields, left open for more; what is None is left out."""
+    given = {name: value for name, value in values.items() if value is not None}
+    return encode(given)[:-1] + b","
+
+
+def not_an_object(args: str) -> str:
+    """Why these arguments are not one JSON object; empty when they are."""
+    try:
+        _OBJECT.decode(args.encode("utf-8", "replace"))
+    except msgspec.MsgspecError:
+        return "its arguments are not a JSON object"
+    except RecursionError:
+        return "its arguments are nested too deeply"
+    return ""
+
+
+def _messages(shape: Shape, unit: Unit, place: Place, end: bytes) -> bytes:
+    found = shape.unit(unit, place)
+    return b",".join([encode(message) for message in found]) + end if found else b""
+
+
+def _packed(parts: list[bytes]) -> list[bytes]:
+    """A small request is one piece, so that it leaves in one write."""
+    return [b"".join(parts)] if sum(map(len, parts)) <= _CHUNK else [part for part in parts if part]
+
+
+def _mended(value: Any) -> Any:
+    if isinstance(value, str):
+        # Two halves that stand together are the character they mean; a half alone is none.
+        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    if isinstance(value, Mapping):
+        return {_mended(key): _mended(item) for key, item in cast("Mapping[str, Any]", value).items()}
+    if isinstance(value, list | tuple):
+        return [_mended(item) for item in cast("Sequence[Any]", value)]
+    return value
