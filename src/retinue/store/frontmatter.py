@@ -1,11 +1,17 @@
 """Front matter: the YAML between two lines of three dashes at the top of a Markdown file, found without a YAML reader."""
 
-import hashlib
 import re
 
+from retinue.domain.agent import Paths
 from retinue.errors import BadDefinition
+from retinue.store import yaml_text
 
 _OPENING = re.compile("\ufeff?---[ \t]*\r?\n")
+_PATHS = re.compile(
+    r"""^(?:paths|"paths"|'paths')[ ]*:.*(?:\n|\Z)"""  # the key's own line
+    r"(?:(?:[ \t]*(?:\#.*)?\r?\n)*(?:[ \t]+[^\s\#]|-[ \t]).*(?:\n|\Z))*",  # deeper lines, with what stands between them
+    re.MULTILINE,
+)
 _CLOSING = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
 
 
@@ -24,6 +30,31 @@ def split(text: str, where: str = "the definition") -> tuple[str, str]:
     return text[opening.end() : closing.start()], body.removeprefix("\r").removeprefix("\n")
 
 
-def digest(text: str) -> str:
-    """The hash by which a preset's text is known."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
+def with_paths(text: str, paths: Paths, where: str = "the definition") -> str:
+    """The same text with this `paths` section in its front matter, in place of the old one or at the end;
+    everything else stays byte for byte."""
+    front, _ = split(text, where)
+    start = text.index("\n") + 1
+    end = start + len(front)
+    if front.lstrip().startswith("{"):
+        raise BadDefinition(f"{where}:2", "has its front matter in braces; write one field to a line")
+    ending = "\r\n" if text[start - 2 : start] == "\r\n" else "\n"
+    section = paths_section(paths).replace("\n", ending)
+    old = _PATHS.search(text, start, end)
+    if old is not None:
+        return text[: old.start()] + section + text[old.end() :]
+    gap = "" if front == "" or front.endswith("\n") else ending
+    return f"{text[:end]}{gap}{section}{text[end:]}"
+
+
+def paths_section(paths: Paths) -> str:
+    """Seed 000's shape: each list by name, its patterns in double quotes. A list nobody gave is left out."""
+    lists = (("read", paths.read), ("write", paths.write), ("deny", paths.deny))
+    said = [_patterns(name, patterns) for name, patterns in lists if patterns is not None]
+    return "paths:\n" + "".join(said) if said else "paths: {}\n"
+
+
+def _patterns(name: str, patterns: tuple[str, ...]) -> str:
+    if not patterns:
+        return f"  {name}: []\n"
+    return f"  {name}:\n" + "".join(f"    - {yaml_text.quoted(each)}\n" for each in patterns)

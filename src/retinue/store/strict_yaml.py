@@ -53,12 +53,14 @@ def composed(text: str) -> Document:
     from ruamel.yaml.error import MarkedYAMLError, YAMLError  # noqa: PLC0415
 
     building = _Building()
+    events: Any = YAML(typ="safe", pure=True).parse(text)  # pyright: ignore[reportUnknownMemberType]  (the library is untyped)
     try:
-        for event in YAML(typ="safe", pure=True).parse(text):  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  (the library is untyped)
+        for event in events:
             building.take(event)
     except MarkedYAMLError as error:
-        mark: Any = error.problem_mark or error.context_mark
-        raise Mistake((mark.line if mark else 0) + 1, _sentence(error.problem or str(error))) from error
+        marked: Any = error
+        mark = marked.problem_mark or marked.context_mark
+        raise Mistake((mark.line if mark else 0) + 1, _sentence(marked.problem or str(error))) from error
     except (YAMLError, ValueError, OverflowError, IndexError, AttributeError) as error:
         raise Mistake(1, f"is not YAML: {_sentence(str(error))}") from error
     return Document(value=building.root, lines=building.lines)

@@ -1,0 +1,303 @@
+"""Keys that other programs' definitions have and ours do not, each translated into native fields."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, cast
+
+from retinue.domain.agent import Role, Thinking
+from retinue.domain.workspace import Isolation
+from retinue.store import toolnames, values
+from retinue.store.values import Path, Wrong
+
+
+class Verdict(StrEnum):
+    HONOURED = "honoured"
+    """Means here what it means there."""
+    MAPPED = "mapped"
+    """Says it in other words here."""
+    KEPT = "kept"
+    """Stored and shown, without effect."""
+    REFUSED = "refused"
+    """Cannot be had here."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Said:
+    """What one key comes to."""
+
+    sets: Mapping[str, Any]
+    """Native fields, nested as in a definition."""
+    verdict: Verdict = Verdict.HONOURED
+    note: str = ""
+    denies: tuple[str, ...] = ()
+    """Tools that this key takes away, whatever else is said."""
+
+
+Handler = Callable[[Any, Path], Said]
+
+CLAUDE_MODELS = {
+    "sonnet": "anthropic:claude-sonnet-4-5",
+    "opus": "anthropic:claude-opus-4-5",
+    "haiku": "anthropic:claude-haiku-4-5",
+}
+DRIVERS = (
+    "openai", "openai-compatible", "anthropic", "local", "scripted", "external", "pydantic-ai",
+    "claude-cli", "codex-cli", "pi-cli",
+)  # fmt: skip
+BACKENDS = {
+    "claude": "anthropic",
+    "anthropic": "anthropic",
+    "chatgpt": "openai",
+    "openai": "openai",
+    **dict.fromkeys(
+        ("ollama", "openrouter", "deepseek", "groq", "mistral", "llama-cpp", "lmstudio", "vllm", "xai"),
+        "openai-compatible",
+    ),
+}
+"""Names people give to a provider, in lower case."""
+
+
+def model(value: Any, path: Path) -> Said:
+    found = values.word(value, path)
+    if found == "inherit":
+        return Said(sets={"model": None}, verdict=Verdict.MAPPED, note="the default model")
+    if found in CLAUDE_MODELS:
+        named = CLAUDE_MODELS[found]
+        return Said(sets={"model": named}, verdict=Verdict.MAPPED, note=f"'{found}' is {named}")
+    return Said(sets={"model": found})
+
+
+def driver(value: Any, path: Path) -> Said:
+    found = values.word(value, path)
+    if found in DRIVERS:
+        return Said(sets={"driver": found})
+    named = BACKENDS.get(found.lower())
+    if named is None:
+        raise Wrong(path, f"'{found[:60]}' is not a known driver{values.hint(found, (*DRIVERS, *BACKENDS))}")
+    return Said(sets={"driver": named}, verdict=Verdict.MAPPED, note=f"'{found}' is the driver {named}")
+
+
+def thinking(value: Any, path: Path) -> Said:
+    if isinstance(value, bool):
+        level = Thinking.MEDIUM if value else Thinking.OFF
+        return Said(sets={"thinking": str(level)}, verdict=Verdict.MAPPED, note=f"as {level}")
+    found = values.text(value, path)
+    other = {"max": "high", "xhigh": "high", "minimal": "low", "none": "off"}.get(found)
+    if other is not None:
+        return Said(sets={"thinking": other}, verdict=Verdict.MAPPED, note=f"'{found}' is {other}")
+    return Said(sets={"thinking": values.one_of([str(each) for each in Thinking])(value, path)})
+
+
+def tool_allow(value: Any, path: Path) -> Said:
+    if isinstance(value, dict):
+        return _tool_map(values.mapping(cast("Any", value), path), path)
+    return _tool_list("tool_allow", value, path)
+
+
+def tool_deny(value: Any, path: Path) -> Said:
+    return _tool_list("tool_deny", value, path)
+
+
+def _tool_list(name: str, value: Any, path: Path) -> Said:
+    written = values.names(value, path)
+    for at, each in enumerate(written):
+        if "(" in each:
+            raise Wrong(
+                (*path, at),
+                f"'{each[:60]}' limits what a tool may be called with; name the tool alone, "
+                "and say with shell_commands which commands need not ask",
+            )
+    ours = toolnames.translated(written)
+    if ours == written:
+        return Said(sets={name: ours})
+    changed = [f"{each} is {toolnames.ours(each)}" for each in written if toolnames.ours(each) != each]
+    return Said(sets={name: ours}, verdict=Verdict.MAPPED, note=", ".join(changed))
+
+
+_TOOL_DETAIL = values.table(
+    {"enabled": values.flag, "mode": values.one_of(("read", "write", "execute")), "notes": values.text}
+)
+
+
+def _tool_map(found: Mapping[str, Any], path: Path) -> Said:
+    """Either switches (`write: false`), or details (`bash: {enabled: true, mode: read}`), which list what there is."""
+    if all(isinstance(each, bool) for each in found.values()):
+        return _switches(found)
+    details = {
+        toolnames.ours(name): _TOOL_DETAIL(each, (*path, name))
+        for name, each in found.items()
+        if each is not None
+    }
+    allowed = tuple(name for name, each in details.items() if each.get("enabled") is not False)
+    kept = {
+        name: {key: word for key, word in each.items() if key != "enabled"} for name, each in details.items()
+    }
+    kept = {name: each for name, each in kept.items() if each}
+    sets: dict[str, Any] = {"tool_allow": allowed}
+    if kept:
+        sets["notes"] = {"tools": kept}
+    return Said(sets=sets, verdict=Verdict.MAPPED, note=f"tool_allow: {', '.join(allowed) or 'nothing'}")
+
+
+def _switches(found: Mapping[str, bool]) -> Said:
+    """Switches change a full set of tools; only `"*": false` empties it first."""
+    on = toolnames.translated(tuple(name for name, each in found.items() if each and name != "*"))
+    off = toolnames.translated(tuple(name for name, each in found.items() if not each and name != "*"))
+    if found.get("*") is False:
+        return Said(
+            sets={"tool_allow": on}, verdict=Verdict.MAPPED, note=f"tool_allow: {', '.join(on) or 'nothing'}"
+        )
+    note = f"tool_deny: {', '.join(off)}" if off else "every tool stays on"
+    return Said(sets={}, denies=off, verdict=Verdict.MAPPED, note=note)
+
+
+_CHAT = values.table(
+    {"provider": driver, "model": model, "config": values.open_map, "models": values.patterns}
+)
+
+
+def chat(value: Any, path: Path) -> Said:
+    found = _CHAT(value, path)
+    sets: dict[str, Any] = {}
+    for key in ("provider", "model"):
+        if key in found:
+            sets |= (
+                found[key].sets if found[key] is not None else {"driver" if key == "provider" else key: None}
+            )
+    if "config" in found:
+        sets["driver_settings"] = found["config"]
+    if found.get("models"):
+        sets["notes"] = {"chat_models": list(found["models"])}
+    return Said(sets=sets, verdict=Verdict.MAPPED, note="driver, model and driver_settings")
+
+
+_WORKSPACE = values.table(
+    {
+        "mode": values.one_of(("inherit", "shared", "sandbox", "custom")),
+        "customPath": values.word,
+        "allowWrites": values.flag,
+        "label": values.text,
+    }
+)
+
+
+def default_workspace(value: Any, path: Path) -> Said:
+    found = _WORKSPACE(value, path)
+    workspace: dict[str, Any] = {}
+    if "mode" in found:
+        workspace["isolation"] = "shared" if found["mode"] == "inherit" else found["mode"]
+    if "customPath" in found:
+        workspace["path"] = found["customPath"]
+    if "allowWrites" in found:
+        workspace["writable"] = found["allowWrites"]
+    sets: dict[str, Any] = {"workspace": workspace}
+    if found.get("label"):
+        sets["notes"] = {"workspace_label": found["label"]}
+    return Said(sets=sets, verdict=Verdict.MAPPED, note="workspace")
+
+
+_OVERRIDES = values.table(dict.fromkeys(("allowWrites", "allowShell", "allowNetwork"), values.flag))
+
+
+def permission_overrides(value: Any, path: Path) -> Said:
+    """What is switched off is taken away; what is switched on is only not taken away."""
+    found = _OVERRIDES(value, path)
+    sets: dict[str, Any] = {}
+    if found.get("allowWrites") is not None:
+        sets["workspace"] = {"writable": found["allowWrites"]}
+    tools = (("allowShell", "bash"), ("allowNetwork", "web_fetch"))
+    denies = tuple(tool for key, tool in tools if found.get(key) is False)
+    return Said(sets=sets, denies=denies, verdict=Verdict.MAPPED, note="workspace.writable and tool_deny")
+
+
+_SUBAGENTS = values.table(
+    dict.fromkeys(("allowAgents", "allow_agents"), values.names)
+    | {"model": values.word, "thinking": values.word}
+)
+
+
+def subagents(value: Any, path: Path) -> Said:
+    found = _SUBAGENTS(value, path)
+    sets: dict[str, Any] = {}
+    for key in ("allowAgents", "allow_agents"):
+        if key in found:
+            sets["agent_allow"] = found[key]
+    kept = {key: found[key] for key in ("model", "thinking") if found.get(key)}
+    if kept:
+        sets["notes"] = {"subagents": kept}
+    return Said(sets=sets, verdict=Verdict.MAPPED, note="agent_allow; the model is set in the configuration")
+
+
+def isolation(value: Any, path: Path) -> Said:
+    if value == "worktree":
+        return Said(
+            sets={"workspace": {"isolation": "sandbox", "writable": True}},
+            verdict=Verdict.MAPPED,
+            note="a sandboxed workspace",
+        )
+    found = values.one_of([str(each) for each in Isolation])(value, path)
+    return Said(sets={"workspace": {"isolation": found}}, verdict=Verdict.MAPPED, note="workspace.isolation")
+
+
+def permission_mode(value: Any, path: Path) -> Said:
+    found = values.word(value, path)
+    if found == "plan":
+        return Said(
+            sets={"workspace": {"writable": False}},
+            denies=toolnames.WRITING,
+            verdict=Verdict.MAPPED,
+            note="read-only",
+        )
+    if found in ("default", "manual"):
+        return Said(
+            sets={"notes": {"permissionMode": found}},
+            verdict=Verdict.KEPT,
+            note="calls ask as they always do",
+        )
+    raise Wrong(path, f"'{found[:40]}' would answer approvals in advance; a definition cannot, so remove it")
+
+
+def mode(value: Any, path: Path) -> Said:
+    roles = {
+        "primary": (Role.PRIMARY,),
+        "subagent": (Role.SUBTASK,),
+        "all": (Role.PRIMARY, Role.SUBTASK),
+    }
+    found = values.one_of(tuple(roles))(value, path)
+    named = tuple(str(each) for each in roles[found])
+    return Said(sets={"roles": named}, verdict=Verdict.MAPPED, note=f"roles: {', '.join(named)}")
+
+
+def hidden(value: Any, path: Path) -> Said:
+    shown = not values.flag(value, path)
+    return Said(sets={"ui_visible": shown}, verdict=Verdict.MAPPED, note="ui_visible, the other way round")
+
+
+_TRIGGERS = values.table({"slash": values.names, "hotkeys": values.patterns, "hotkey": values.word})
+
+
+def triggers(value: Any, path: Path) -> Said:
+    found = _TRIGGERS(value, path)
+    one = found.pop("hotkey", None)
+    if one is not None:
+        found["hotkeys"] = (*(found.get("hotkeys") or ()), one)
+    return Said(sets={"triggers": found})
+
+
+def kept(name: str) -> Handler:
+    """A key that is stored among the notes."""
+
+    def read(value: Any, path: Path) -> Said:
+        return Said(
+            sets={"notes": {name: values.anything(value, path)}}, verdict=Verdict.KEPT, note="kept for show"
+        )
+
+    return read
+
+
+def refused(why: str) -> Handler:
+    def read(value: Any, path: Path) -> Said:  # noqa: ARG001  (every reader takes the same two)
+        raise Wrong(path, why)
+
+    return read

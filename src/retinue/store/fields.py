@@ -1,0 +1,245 @@
+"""The fields of a definition: every key that may stand in one, in our spelling and in others', and what it says."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from retinue.domain.agent import NAME, Exposure, Kind, Role
+from retinue.domain.limits import Limits
+from retinue.domain.workspace import Isolation
+from retinue.store import dialects, values
+from retinue.store.dialects import Handler, Said, Verdict
+from retinue.store.values import Path, Reader, Wrong
+
+Partial = dict[str, Any]
+"""What one source says, by native field and nested as in a definition; None clears what was said before."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reading:
+    """What became of one key of a source."""
+
+    key: str
+    value: Any
+    verdict: Verdict
+    note: str = ""
+    wrong: Wrong | None = None
+    unknown: bool = False
+
+
+def name(value: Any, path: Path) -> str:
+    found = values.text(value, path)
+    if NAME.fullmatch(found):
+        return found
+    slug = slugged(found)
+    say = f"; '{slug}' would do" if slug else ""
+    raise Wrong(path, f"'{found[:80]}' is not a name: use a-z, 0-9 and hyphens, at most 64{say}")
+
+
+def slugged(text: str) -> str:
+    """The nearest name to some words, empty when nothing of them can stand in one."""
+    plain = "".join(char if char.isascii() and char.isalnum() else "-" for char in text.lower())
+    return "-".join(part for part in plain.split("-") if part)[:64].strip("-")
+
+
+_GLOBS = values.patterns
+_PATHS = values.table({"read": _GLOBS, "write": _GLOBS, "deny": _GLOBS})
+_COMMANDS = values.table({"allow": _GLOBS, "deny": _GLOBS})
+_WORKSPACE = values.table(
+    {
+        "isolation": values.one_of([str(each) for each in Isolation]),
+        "path": values.word,
+        "writable": values.flag,
+    }
+)
+_CEILING = values.table(
+    {
+        "tools": values.names,
+        "capabilities": values.names,
+        "agents": values.names,
+        "paths": _PATHS,
+        "writable": values.flag,
+        "network": values.flag,
+    }
+)
+_LIMITS = values.table({each.name: values.number(0, 1e9) for each in fields(Limits)})
+_EXTERNAL = values.table({"inputUrl": values.word, "callbackBaseUrl": values.word})
+_ROLES = values.listed(values.one_of([str(each) for each in Role]))
+
+
+def ceiling(value: Any, path: Path) -> dict[str, Any]:
+    return _CEILING(value, path)
+
+
+def _roles(value: Any, path: Path) -> tuple[str, ...]:
+    found: tuple[str, ...] = _ROLES(
+        list(values.names(value, path)) if isinstance(value, str) else value, path
+    )
+    if not found:
+        raise Wrong(path, "must name at least one role, or be left out")
+    return tuple(dict.fromkeys(found))
+
+
+_HUGE = 10_000_000
+
+_NATIVE: dict[str, Reader] = {
+    "name": name,
+    "display_name": values.word,
+    "description": values.text,
+    "prompt": values.text,
+    "driver_settings": values.open_map,
+    "temperature": values.number(0, 2),
+    "max_tokens": values.whole(1, _HUGE),
+    "max_turns": values.whole(1, _HUGE),
+    "type": values.one_of([str(each) for each in Kind]),
+    "roles": _roles,
+    "tool_exposure": values.one_of([str(each) for each in Exposure]),
+    "skill_allow": values.names,
+    "skill_deny": values.names,
+    "capability_allow": values.names,
+    "capability_deny": values.names,
+    "agent_allow": values.names,
+    "agent_deny": values.names,
+    "ui_visible": values.flag,
+    "api_exposed": values.flag,
+    "paths": _PATHS,
+    "shell_commands": _COMMANDS,
+    "workspace": _WORKSPACE,
+    "exits": values.names,
+    "limits": _LIMITS,
+    "ceiling": ceiling,
+    "extends": name,
+    "external": _EXTERNAL,
+    "notes": values.open_map,
+}
+"""Fields whose value is taken as it stands."""
+
+_HANDLED: dict[str, Handler] = {
+    "model": dialects.model,
+    "driver": dialects.driver,
+    "thinking": dialects.thinking,
+    "triggers": dialects.triggers,
+    "tool_allow": dialects.tool_allow,
+    "tool_deny": dialects.tool_deny,
+}
+"""Native fields whose value may be said in several ways."""
+
+NATIVE = (*_NATIVE, *_HANDLED)
+
+ALIASES: dict[str, str] = {
+    "agentId": "name", "agent_id": "name", "id": "name", "slug": "name",
+    "displayName": "display_name", "title": "display_name",
+    "whenToUse": "description", "when_to_use": "description",
+    "systemPrompt": "prompt", "system_prompt": "prompt", "system": "prompt", "instructions": "prompt",
+    "backend": "driver", "provider": "driver",
+    "driverSettings": "driver_settings",
+    "maxTokens": "max_tokens", "maxTurns": "max_turns", "maxSteps": "max_turns",
+    "effort": "thinking", "reasoningEffort": "thinking", "reasoning_effort": "thinking",
+    "capabilities": "roles",
+    "tools": "tool_allow", "toolAllowlist": "tool_allow", "tool_allowlist": "tool_allow",
+    "allowed-tools": "tool_allow", "allowedTools": "tool_allow", "allowed_tools": "tool_allow",
+    "toolDenylist": "tool_deny", "tool_denylist": "tool_deny",
+    "disallowed-tools": "tool_deny", "disallowedTools": "tool_deny", "disallowed_tools": "tool_deny",
+    "toolExposure": "tool_exposure",
+    "skillAllowlist": "skill_allow", "skillDenylist": "skill_deny", "skills": "skill_allow",
+    "capabilityAllowlist": "capability_allow", "capabilityDenylist": "capability_deny",
+    "agentAllowlist": "agent_allow", "agentDenylist": "agent_deny",
+    "uiVisible": "ui_visible", "apiExposed": "api_exposed",
+    "shellCommands": "shell_commands",
+}  # fmt: skip
+"""Other spellings of our fields: in one definition a field is said once."""
+
+_OTHER: dict[str, Handler] = {
+    "chat": dialects.chat,
+    "defaultWorkspace": dialects.default_workspace,
+    "permissionOverrides": dialects.permission_overrides,
+    "subagents": dialects.subagents,
+    "isolation": dialects.isolation,
+    "permissionMode": dialects.permission_mode,
+    "mode": dialects.mode,
+    "hidden": dialects.hidden,
+    "promptPath": lambda value, path: Said(
+        sets={"prompt_path": values.word(value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
+    ),
+    "hooks": dialects.refused("hooks are not run here; remove them"),
+    "mcpServers": dialects.refused("servers are set up by the operator, not by a definition; remove it"),
+    **{
+        key: dialects.kept(key)
+        for key in (
+            "color", "colour", "icon", "emoji", "category", "tags", "author", "version", "license", "vibe",
+            "memory", "background", "initialPrompt", "argument-hint", "metadata", "created", "updated",
+        )
+    },
+}  # fmt: skip
+"""Keys that say something about one or more of our fields in another way, or nothing here."""
+
+KNOWN = frozenset((*NATIVE, *ALIASES, *_OTHER))
+
+
+def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Reading]]:
+    """What a source says, and for each of its keys what became of it. Never raises: a wrong key is in its reading."""
+    partial: Partial = {}
+    owners: dict[Path, str] = {}
+    denied: tuple[str, ...] = ()
+    readings: list[Reading] = []
+    for key, value in raw.items():
+        try:
+            said = _said(key, value, (*path, key))
+            _claim(said.sets, key, owners, path)
+        except Wrong as wrong:
+            readings.append(
+                Reading(
+                    key=key,
+                    value=value,
+                    verdict=Verdict.REFUSED,
+                    note=wrong.problem,
+                    wrong=wrong,
+                    unknown=key not in KNOWN,
+                )
+            )
+            continue
+        partial = merged(partial, said.sets)
+        denied += said.denies
+        readings.append(Reading(key=key, value=value, verdict=said.verdict, note=said.note))
+    if denied:
+        partial["tool_deny"] = tuple(dict.fromkeys((*(partial.get("tool_deny") or ()), *denied)))
+    return partial, readings
+
+
+def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Partial:
+    """Field by field, later wins, maps within fields too; None stays, so that it clears what lies further below."""
+    result: Partial = dict(below)
+    for key, value in above.items():
+        under = result.get(key)
+        result[key] = merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+    return result
+
+
+def _said(key: str, value: Any, path: Path) -> Said:
+    native = ALIASES.get(key, key)
+    if key not in KNOWN:
+        raise Wrong(path, f"is not a known field{values.hint(key, KNOWN)}")
+    if value is None:
+        return Said(sets={native: None} if native in NATIVE else {})
+    if native in _NATIVE:
+        note = f"as {native}" if native != key else ""
+        return Said(sets={native: _NATIVE[native](value, path)}, note=note)
+    return (_HANDLED.get(native) or _OTHER[native])(value, path)
+
+
+def _claim(sets: Mapping[str, Any], key: str, owners: dict[Path, str], path: Path) -> None:
+    """Two keys of one definition never say the same thing: which one holds would be a guess."""
+    for leaf in _leaves(sets, ()):
+        for at in range(1, len(leaf) + 1):
+            other = owners.get(leaf[:at])
+            if other is not None and leaf[0] != "notes":
+                raise Wrong((*path, key), f"says the same as '{other}'; keep one of the two")
+    owners.update(dict.fromkeys(_leaves(sets, ()), key))
+
+
+def _leaves(sets: Mapping[str, Any], path: Path) -> list[Path]:
+    found: list[Path] = []
+    for key, value in sets.items():
+        here = (*path, key)
+        found += _leaves(value, here) if isinstance(value, dict) and value and not path else [here]  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+    return found

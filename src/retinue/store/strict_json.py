@@ -1,0 +1,50 @@
+"""JSON as definitions and settings may use it: no key twice, not deep, every mistake on its line."""
+
+import json
+from typing import Any
+
+from retinue.store.strict_yaml import MAX_DEPTH, Mistake
+
+
+def read(text: str) -> Any:
+    """Raises Mistake for what is no JSON, for a key said twice and for depth."""
+    text = text.removeprefix("\ufeff")
+    if depth(text) > MAX_DEPTH:
+        raise Mistake(1, f"is nested deeper than {MAX_DEPTH} levels")
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except json.JSONDecodeError as error:
+        raise Mistake(error.lineno, f"is not JSON: {error.msg} at column {error.colno}") from error
+    except (ValueError, OverflowError) as error:
+        raise Mistake(1, str(error)[:200]) from error
+
+
+def depth(text: str) -> int:
+    """How deep brackets nest outside of double quotes; a scan, so that no text can exhaust the stack."""
+    deepest = level = 0
+    quoted = escaped = False
+    for char in text:
+        if quoted:
+            quoted = escaped or char != '"'
+            escaped = char == "\\" and not escaped
+        elif char == '"':
+            quoted = True
+        elif char in "[{":
+            level += 1
+            deepest = max(deepest, level)
+        elif char in "]}":
+            level -= 1
+    return deepest
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"'{key[:80]}' is said twice")
+        found[key] = value
+    return found
+
+
+def _no_constant(word: str) -> None:
+    raise ValueError(f"{word} is not a number that can be used")
