@@ -13,7 +13,7 @@ from retinue.errors import Failed, Held, NoRoom, RetinueError, Unreadable
 T = TypeVar("T")
 
 PATIENCE_SECONDS = 10.0
-"""How long another process may keep the file from us before that is an error."""
+"""How long another process may keep the file from us before that is an error, for each batch of steps."""
 
 PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
 """Between two tries; the last one is repeated."""
@@ -31,54 +31,31 @@ _DISK = {
 }
 
 
-def opened(path: Path) -> sqlite3.Connection:
+def opened(path: Path, *, patience: float = PATIENCE_SECONDS) -> sqlite3.Connection:
     """A connection to an up-to-date ledger; the file and its folder are made for this user alone."""
     try:
         _made(path)
     except OSError as error:
         raise NoRoom(f"{path}: the ledger cannot be kept here: {error.strerror or error}") from error
     try:
-        return patiently(lambda: _connected(path), path)
+        return _patiently(lambda: _connected(path), patience)
     except sqlite3.Error as error:
         raise meaning(error, path) from error
-
-
-def patiently(action: Callable[[], T], path: Path) -> T:
-    """Tries again while another process is in the way. Sleeps: for a thread of its own, never for the loop."""
-    until = time.monotonic() + PATIENCE_SECONDS
-    attempt = 0
-    while True:
-        try:
-            return action()
-        except sqlite3.OperationalError as error:
-            if not is_busy(error):
-                raise
-            if time.monotonic() >= until:
-                raise held(path) from error
-        time.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
-        attempt += 1
 
 
 def is_busy(error: Exception) -> bool:
     return _code(error) in _BUSY
 
 
-def held(path: Path) -> Held:
-    return Held(
-        f"{path}: another process has kept the ledger locked for {PATIENCE_SECONDS:.0f} seconds; "
-        "end that process, or try again"
-    )
-
-
 def meaning(error: sqlite3.Error, path: Path) -> RetinueError:
     """What an error of the database says to a person."""
     code = _code(error)
     if code in _BUSY:
-        return held(path)
+        return Held(f"{path}: another process keeps the ledger locked; end that process, or try again")
     if code in _DISK:
         return NoRoom(f"{path}: {_DISK[code]} ({error})")
     if code in _BROKEN or code is None:
-        return Unreadable(str(path), f"the ledger is damaged ({error}); run: retinue doctor")
+        return damaged(path, "the ledger", error)
     return Failed(f"{path}: the ledger refused a statement ({error})")
 
 
@@ -90,6 +67,20 @@ def _code(error: Exception) -> int | None:
     """The primary result code; None where the module itself could not read a value."""
     extended = getattr(error, "sqlite_errorcode", None)
     return None if extended is None else extended & 0xFF
+
+
+def _patiently(action: Callable[[], T], patience: float) -> T:
+    """Tries again while another process is in the way. Sleeps: for a thread of its own, never for the loop."""
+    until = time.monotonic() + patience
+    attempt = 0
+    while True:
+        try:
+            return action()
+        except sqlite3.OperationalError as error:
+            if not is_busy(error) or time.monotonic() >= until:
+                raise
+        time.sleep(PAUSES[min(attempt, len(PAUSES) - 1)])
+        attempt += 1
 
 
 def _made(path: Path) -> None:

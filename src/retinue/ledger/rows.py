@@ -24,6 +24,9 @@ FACTS = (
 
 EVENT = ("at", "kind", "session", "run", "parent_run", "agent", "data")
 
+DAMAGE = (ValueError, TypeError, OverflowError)
+"""What reading a row raises when a column holds what no run and no event can hold."""
+
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ASK = msgspec.json.Decoder(Ask)
@@ -75,7 +78,7 @@ def facts_row(run: Run) -> Row:
 
 
 def run_from(ask: str, facts: Sequence[Any], children: Iterable[str] = ()) -> Run:
-    """Raises ValueError when a column holds what no run can hold."""
+    """`facts` in the order of `FACTS`; raises one of `DAMAGE`."""
     return Run(
         ask=_ASK.decode(ask),
         id=facts[0],
@@ -126,7 +129,7 @@ def event_row(event: Event) -> Row:
 
 
 def event_from(seq: int, row: Sequence[Any]) -> Event:
-    """Raises ValueError when the data is not a JSON object."""
+    """`row` in the order of `EVENT`; raises one of `DAMAGE`."""
     return Event(
         seq=seq,
         at=moment(row[0]),

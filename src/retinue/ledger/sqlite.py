@@ -44,8 +44,15 @@ class _Batch:
 class SqliteLedger:
     """For one event loop. The file is opened at the first use; `listen` hears each durable event after its commit."""
 
-    def __init__(self, path: Path, *, listen: Callable[[Event], None] | None = None) -> None:
+    def __init__(
+        self,
+        path: Path,
+        *,
+        listen: Callable[[Event], None] | None = None,
+        patience: float = PATIENCE_SECONDS,
+    ) -> None:
         self.path = path
+        self._patience = patience
         self._listen = listen
         self._aside = Aside()
         self._opening: asyncio.Future[None] | None = None
@@ -70,7 +77,7 @@ class SqliteLedger:
     async def look(self, step: Callable[[Tx], T]) -> T:
         """Reads a consistent state through a second connection, without waiting for any commit."""
         await self._ready()
-        until = time.monotonic() + PATIENCE_SECONDS
+        until = time.monotonic() + self._patience
         attempt = 0
         while True:
             try:
@@ -111,9 +118,9 @@ class SqliteLedger:
             raise Failed(f"{self.path}: the ledger is closed")
 
     def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        writer = opened(self.path)
+        writer = opened(self.path, patience=self._patience)
         try:
-            return writer, opened(self.path)
+            return writer, opened(self.path, patience=self._patience)
         except BaseException:
             writer.close()
             raise
@@ -136,7 +143,7 @@ class SqliteLedger:
         if not self._waiting:
             self._quiet.set()
             return
-        batch = _Batch(wishes=self._waiting, until=time.monotonic() + PATIENCE_SECONDS)
+        batch = _Batch(wishes=self._waiting, until=time.monotonic() + self._patience)
         self._waiting = []
         self._begin(batch, 0)
 

@@ -18,11 +18,12 @@ _ADD = (
     f"INSERT INTO runs ({', '.join(rows.FACTS + rows.ASKED)}) "  # noqa: S608  (names of our own columns)
     f"VALUES ({', '.join('?' * len(rows.FACTS + rows.ASKED))})"
 )
-_SET = f"UPDATE runs SET {', '.join(f'{name}=?' for name in rows.FACTS[1:])} WHERE id=?"  # noqa: S608  (the same)
+_SET = f"UPDATE runs SET {', '.join(f'{name}=?' for name in rows.FACTS[1:] + rows.ASKED)} WHERE id=?"  # noqa: S608  (the same)
 _READ = f"SELECT ask, {', '.join(rows.FACTS)} FROM runs"  # noqa: S608  (the same)
 _EMIT = f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES ({', '.join('?' * len(rows.EVENT))})"  # noqa: S608  (the same)
 _HEAR = f"SELECT seq, {', '.join(rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
 _NEWEST = " ORDER BY created_at DESC, id DESC LIMIT ?"
+_CHILD = "SELECT id FROM runs WHERE parent_run=? ORDER BY created_at, id"
 _CHILDREN = "SELECT parent_run, id FROM runs WHERE parent_run IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
 
 
@@ -50,9 +51,13 @@ class SqliteTx:
             raise Failed(f"run {run.id} or its key {run.ask.key} is already in the ledger") from error
 
     def set_run(self, run: Run) -> None:
-        """Everything but the ask: what was asked for stays as it was."""
+        """The children stay whoever names this run as parent, whatever the value says."""
         facts = rows.facts_row(run)
-        if self._connection.execute(_SET, (*facts[1:], facts[0])).rowcount != 1:
+        try:
+            found = self._connection.execute(_SET, (*facts[1:], *rows.asked_row(run.ask), facts[0])).rowcount
+        except sqlite3.IntegrityError as error:
+            raise Failed(f"the key {run.ask.key} of run {run.id} is another run's") from error
+        if not found:
             raise NotFound(f"there is no run {run.id}")
 
     def runs(
@@ -102,12 +107,15 @@ class SqliteTx:
         )
         try:
             return [rows.event_from(row[0], row[1:]) for row in found.fetchall()]
-        except ValueError as error:
+        except rows.DAMAGE as error:
             raise damaged(self._path, "an event", error) from error
 
     def _one(self, sql: str, value: str) -> Run | None:
         found = self._connection.execute(sql, (rows.whole(value),)).fetchone()
-        return None if found is None else self._with_children([found])[0]
+        if found is None:
+            return None
+        children = self._connection.execute(_CHILD, (found[1],)).fetchall()
+        return self._read(found, [row[0] for row in children])
 
     def _with_children(self, found: Sequence[Sequence[Any]]) -> list[Run]:
         """One more query for all of them together."""
@@ -120,7 +128,7 @@ class SqliteTx:
     def _read(self, row: Sequence[Any], children: Sequence[str]) -> Run:
         try:
             return rows.run_from(row[0], row[1:], children)
-        except ValueError as error:
+        except rows.DAMAGE as error:
             raise damaged(self._path, f"run {row[1]}", error) from error
 
 

@@ -62,22 +62,22 @@ class MemoryTx:
         return None if found is None else self._with_children([found])[0]
 
     def run_by_key(self, ask_key: str) -> Run | None:
-        key = rows.whole(ask_key)
-        found = [run for run in self._all() if run.ask.key == key]
-        return self._with_children(found)[0] if found else None
+        holder = self._holder(rows.whole(ask_key))
+        return None if holder is None else self.run(holder)
 
     def add_run(self, run: Run) -> None:
         kept = _kept(run)
-        if self._get(kept.id) is not None or any(other.ask.key == kept.ask.key for other in self._all()):
+        if self._get(kept.id) is not None or self._holder(kept.ask.key) is not None:
             raise Failed(f"run {run.id} or its key {run.ask.key} is already in the ledger")
         self.changed[kept.id] = kept
 
     def set_run(self, run: Run) -> None:
         kept = _kept(run)
-        before = self._get(kept.id)
-        if before is None:
+        if self._get(kept.id) is None:
             raise NotFound(f"there is no run {run.id}")
-        self.changed[kept.id] = replace(kept, ask=before.ask)
+        if self._holder(kept.ask.key) not in (None, kept.id):
+            raise Failed(f"the key {run.ask.key} of run {run.id} is another run's")
+        self.changed[kept.id] = kept
 
     def runs(
         self,
@@ -120,6 +120,9 @@ class MemoryTx:
 
     def _get(self, run_id: str) -> Run | None:
         return self.changed.get(run_id) or self._runs.get(run_id)
+
+    def _holder(self, ask_key: str) -> str | None:
+        return next((run.id for run in self._all() if run.ask.key == ask_key), None)
 
     def _all(self) -> Iterable[Run]:
         return (self._runs | self.changed).values()

@@ -1,0 +1,453 @@
+"""One contract for every ledger: on disk and in memory."""
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.event import Event
+from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
+from retinue.errors import Failed, NotFound
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Tx
+from retinue.testing.memory_ledger import MemoryLedger
+
+AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+
+AnyLedger = SqliteLedger | MemoryLedger
+
+
+@pytest.fixture
+def heard() -> list[Event]:
+    return []
+
+
+@pytest.fixture(params=["sqlite", "memory"])
+async def ledger(
+    request: pytest.FixtureRequest, tmp_path: Path, heard: list[Event]
+) -> AsyncGenerator[AnyLedger]:
+    opened: AnyLedger = (
+        SqliteLedger(tmp_path / "ledger.db", listen=heard.append)
+        if request.param == "sqlite"
+        else MemoryLedger(listen=heard.append)
+    )
+    yield opened
+    await opened.close()
+
+
+def a_run(name: str, *, parent: str | None = None, minute: int = 0, **facts: Any) -> Run:
+    ask = Ask(key=f"key of {name}", agent="main", task="look around", parent_run=parent)
+    run = Run(
+        id=name,
+        ask=ask,
+        session_id="session",
+        slug="main-20261115184207",
+        key="main-20261115184207/main",
+        agent="main",
+        path="session.md",
+        created_at=AT + timedelta(minutes=minute),
+    )
+    return replace(run, **facts)
+
+
+def added(*runs: Run) -> Callable[[Tx], None]:
+    def step(tx: Tx) -> None:
+        for run in runs:
+            tx.add_run(run)
+
+    return step
+
+
+def an_event(kind: Any = "run.queued", session: str = "session", **data: Any) -> Event:
+    return Event(kind=kind, at=AT, session=session, run="r1", parent_run="r0", agent="main", data=data)
+
+
+async def names(ledger: AnyLedger, **wish: Any) -> list[str]:
+    return [run.id for run in await ledger.look(lambda tx: tx.runs(**wish))]
+
+
+async def test_a_run_comes_back_as_it_was_in_every_field(ledger: AnyLedger):
+    """Shows: E009, E028."""
+    run = Run(
+        id="0198-a",
+        ask=Ask(
+            key="call:r0/01J",
+            agent="researcher",
+            task="Research XFS history",
+            session="s1",
+            requester="agent:main:main",
+            parent_run="r0",
+            door="sessions_spawn",
+            source="subagent",
+            label="research",
+            model="openai:small",
+            thinking="low",
+            deadline_seconds=120.5,
+        ),
+        session_id="s1",
+        slug="researcher-20261115184207-xfs",
+        key="agent:main:subagent:0198",
+        agent="researcher",
+        path="sessions/x/session.md",
+        status=Status.WAITING,
+        waiting_for=Waiting.CHILD,
+        reason=Reason.RATE_LIMITED,
+        root="r0",
+        depth=2,
+        model="openai:small",
+        thinking="low",
+        text="so far",
+        error="429",
+        turns=3,
+        tool_calls=4,
+        usage=Usage(input=1204, output=88),
+        attempts=2,
+        owner="owner",
+        scope_hash="abc",
+        workspace="work",
+        created_at=AT,
+        started_at=AT + timedelta(microseconds=1),
+        ended_at=AT + timedelta(seconds=1),
+        deadline_at=AT + timedelta(hours=1),
+    )
+    await ledger.do(added(run))
+    assert await ledger.look(lambda tx: tx.run("0198-a")) == run
+    assert await ledger.look(lambda tx: tx.run_by_key("call:r0/01J")) == run
+    assert await ledger.look(lambda tx: tx.runs()) == [run]
+
+
+async def test_a_changed_run_replaces_the_old_one_and_leaves_the_others(ledger: AnyLedger):
+    first, second = a_run("r1"), a_run("r2")
+    await ledger.do(added(first, second))
+    started = first.started(owner="o", at=AT, deadline_at=AT + timedelta(hours=1))
+    await ledger.do(lambda tx: tx.set_run(started))
+    assert await ledger.look(lambda tx: (tx.run("r1"), tx.run("r2"))) == (started, second)
+
+
+async def test_changing_a_run_that_is_not_there_is_not_found(ledger: AnyLedger):
+    with pytest.raises(NotFound, match="there is no run r1"):
+        await ledger.do(lambda tx: tx.set_run(a_run("r1")))
+
+
+async def test_what_is_not_there_is_none(ledger: AnyLedger):
+    assert await ledger.look(lambda tx: (tx.run("r1"), tx.run_by_key("k"))) == (None, None)
+
+
+@pytest.mark.parametrize(
+    "second",
+    [a_run("r1", ask=Ask(key="other", agent="main", task=None)), a_run("r2", ask=a_run("r1").ask)],
+    ids=["the same id", "the same key"],
+)
+async def test_a_second_birth_fails_and_leaves_the_first(ledger: AnyLedger, second: Run):
+    await ledger.do(added(a_run("r1")))
+    with pytest.raises(Failed, match="already in the ledger"):
+        await ledger.do(added(second))
+    assert await ledger.look(lambda tx: tx.runs()) == [a_run("r1")]
+
+
+async def test_no_run_can_take_the_key_of_another(ledger: AnyLedger):
+    await ledger.do(added(a_run("r1"), a_run("r2")))
+    with pytest.raises(Failed, match="is another run's"):
+        await ledger.do(lambda tx: tx.set_run(replace(a_run("r2"), ask=a_run("r1").ask)))
+
+
+async def test_children_are_whoever_names_the_run_as_parent_oldest_first(ledger: AnyLedger):
+    await ledger.do(
+        added(
+            a_run("r1", children=("ghost",)),
+            a_run("r4", parent="r1", minute=1),
+            a_run("r3", parent="r1", minute=2),
+            a_run("r2", parent="r1", minute=2),
+            a_run("r5", parent="r4", minute=3),
+        )
+    )
+    runs = await ledger.look(lambda tx: tx.runs())
+    assert {run.id: run.children for run in runs} == {
+        "r1": ("r4", "r2", "r3"),
+        "r2": (),
+        "r3": (),
+        "r4": ("r5",),
+        "r5": (),
+    }
+    alone = await ledger.look(lambda tx: tx.run("r1"))
+    assert alone is not None
+    assert alone.children == ("r4", "r2", "r3")
+
+
+async def test_runs_are_listed_newest_first_and_equal_times_by_id(ledger: AnyLedger):
+    await ledger.do(added(a_run("r2"), a_run("r1"), a_run("r3"), a_run("r0", minute=1)))
+    assert await names(ledger) == ["r0", "r3", "r2", "r1"]
+    assert await names(ledger, limit=2) == ["r0", "r3"]
+    assert await names(ledger, limit=0) == []
+
+
+FILTERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, ["d2", "d1", "b", "a"]),
+    ({"status": [Status.DONE]}, ["b"]),
+    ({"status": [Status.DONE, Status.RUNNING]}, ["d1", "b"]),
+    ({"status": []}, []),
+    ({"session": "other"}, ["b"]),
+    ({"session": "oth"}, []),
+    ({"root": "a"}, ["d2", "d1"]),
+    ({"parent_run": "a"}, ["d2", "d1"]),
+    ({"parent_run": ""}, []),
+    ({"top_only": True}, ["b", "a"]),
+    ({"prefix": "d"}, ["d2", "d1"]),
+    ({"prefix": "d1"}, ["d1"]),
+    ({"prefix": ""}, ["d2", "d1", "b", "a"]),
+    ({"prefix": "D"}, []),
+    ({"prefix": "%"}, []),
+    ({"prefix": "_"}, []),
+    ({"status": [Status.QUEUED], "parent_run": "a", "prefix": "d"}, ["d2"]),
+    ({"limit": 1, "top_only": True}, ["b"]),
+]
+
+
+@pytest.mark.parametrize(("wish", "expected"), FILTERS)
+async def test_filters_narrow_the_list_and_combine(
+    ledger: AnyLedger, wish: dict[str, Any], expected: list[str]
+):
+    await ledger.do(
+        added(
+            a_run("a"),
+            a_run("b", minute=1, status=Status.DONE, session_id="other"),
+            a_run("d1", minute=2, parent="a", root="a", status=Status.RUNNING),
+            a_run("d2", minute=3, parent="a", root="a"),
+        )
+    )
+    assert await names(ledger, **wish) == expected
+
+
+@settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    text=st.one_of(
+        st.text(max_size=20),
+        st.text(st.characters(codec=None), max_size=5),
+        st.sampled_from(
+            ["' OR 1=1", "a') --", '");--', "$.ask", "x' ; DROP TABLE runs; --", "%", "*", "\x00"]
+        ),
+    )
+)
+async def test_hostile_filters_are_only_values(ledger: AnyLedger, text: str):
+    """Shows: P29."""
+    await ledger.look(lambda tx: (tx.run(text), tx.run_by_key(text), tx.events(session=text)))
+    for wish in ("session", "root", "parent_run", "prefix"):
+        if text:
+            assert await names(ledger, **{wish: text}) == []
+
+
+async def test_the_count_of_a_status_follows_its_moves(ledger: AnyLedger):
+    await ledger.do(added(a_run("r1"), a_run("r2"), a_run("r3", status=Status.DONE)))
+    assert await ledger.look(lambda tx: [tx.count(status) for status in Status]) == [2, 0, 0, 1, 0, 0, 0, 0]
+
+
+async def test_a_step_sees_its_own_changes(ledger: AnyLedger):
+    def step(tx: Tx) -> tuple[int, list[str], int]:
+        tx.add_run(a_run("r1"))
+        tx.add_run(a_run("r2", parent="r1"))
+        tx.emit(an_event())
+        run = tx.run("r1")
+        assert run is not None
+        return tx.count(Status.QUEUED), list(run.children), len(tx.events())
+
+    assert await ledger.do(step) == (2, ["r2"], 1)
+
+
+async def test_a_step_that_raises_is_undone_alone_and_its_error_reaches_only_its_asker(
+    ledger: AnyLedger, heard: list[Event]
+):
+    def bad(tx: Tx) -> None:
+        tx.add_run(a_run("bad"))
+        tx.emit(an_event("run.ended"))
+        raise KeyError("no")
+
+    def good(name: str) -> Callable[[Tx], str]:
+        def step(tx: Tx) -> str:
+            tx.add_run(a_run(name))
+            tx.emit(an_event(name=name))
+            return name
+
+        return step
+
+    outcomes = await asyncio.gather(
+        ledger.do(good("r1")), ledger.do(bad), ledger.do(good("r2")), return_exceptions=True
+    )
+    assert outcomes[0::2] == ["r1", "r2"]
+    assert isinstance(outcomes[1], KeyError)
+    assert await names(ledger) == ["r2", "r1"]
+    assert [(event.seq, event.data) for event in heard] == [(1, {"name": "r1"}), (2, {"name": "r2"})]
+    assert await ledger.look(lambda tx: tx.events()) == heard
+
+
+async def test_steps_that_ask_and_reserve_never_go_over_a_limit(ledger: AnyLedger):
+    def claim(name: str) -> Callable[[Tx], bool]:
+        def step(tx: Tx) -> bool:
+            if tx.count(Status.RUNNING) >= 12:
+                return False
+            tx.add_run(a_run(name, status=Status.RUNNING))
+            return True
+
+        return step
+
+    claims = await asyncio.gather(*(ledger.do(claim(f"r{number}")) for number in range(40)))
+    assert claims == [True] * 12 + [False] * 28
+
+
+async def test_durable_events_are_numbered_from_one_and_heard_in_order_before_the_step_returns(
+    ledger: AnyLedger, heard: list[Event]
+):
+    def step(tx: Tx) -> None:
+        tx.emit(an_event("run.queued", label="a"))
+        tx.emit(an_event("run.started", nested={"list": [1, None, 2.5, "é"]}))
+
+    await ledger.do(step)
+    assert [event.seq for event in heard] == [1, 2]
+    await asyncio.gather(*(ledger.do(step) for _ in range(5)))
+    assert [event.seq for event in heard] == list(range(1, 13))
+    assert heard[1] == Event(
+        kind="run.started",
+        at=AT,
+        session="session",
+        run="r1",
+        parent_run="r0",
+        agent="main",
+        seq=2,
+        data={"nested": {"list": [1, None, 2.5, "é"]}},
+    )
+    assert await ledger.look(lambda tx: tx.events()) == heard
+
+
+async def test_events_can_be_taken_up_after_a_number_of_one_session_and_in_pages(ledger: AnyLedger):
+    def step(tx: Tx) -> None:
+        for number in range(6):
+            tx.emit(an_event(session="odd" if number % 2 else "even"))
+
+    await ledger.do(step)
+
+    async def seqs(**wish: Any) -> list[int]:
+        return [event.seq for event in await ledger.look(lambda tx: tx.events(**wish))]
+
+    assert await seqs() == [1, 2, 3, 4, 5, 6]
+    assert await seqs(after=4) == [5, 6]
+    assert await seqs(session="odd") == [2, 4, 6]
+    assert await seqs(session="odd", after=2, limit=1) == [4]
+    assert await seqs(after=6) == []
+    assert await seqs(limit=0) == []
+
+
+async def test_a_listener_that_raises_loses_no_event_and_no_step(
+    tmp_path: Path, ledger: AnyLedger, heard: list[Event]
+):
+    complaints: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
+
+    def deaf(event: Event) -> None:
+        heard.append(event)
+        raise ValueError("deaf")
+
+    deaf_ledger: AnyLedger = (
+        SqliteLedger(tmp_path / "deaf.db", listen=deaf)
+        if isinstance(ledger, SqliteLedger)
+        else MemoryLedger(listen=deaf)
+    )
+
+    def step(tx: Tx) -> str:
+        tx.emit(an_event())
+        tx.emit(an_event())
+        return "done"
+
+    assert await deaf_ledger.do(step) == "done"
+    assert [event.seq for event in heard] == [1, 2]
+    assert len(complaints) == 2
+    await deaf_ledger.close()
+    asyncio.get_running_loop().set_exception_handler(None)
+
+
+async def test_a_look_cannot_write(ledger: AnyLedger):
+    def changed(tx: Tx) -> None:
+        tx.set_run(a_run("r1"))
+
+    def emitted(tx: Tx) -> None:
+        tx.emit(an_event())
+
+    for step in (added(a_run("r1")), changed, emitted):
+        with pytest.raises(TypeError, match="a look only reads"):
+            await ledger.look(step)
+    assert await ledger.look(lambda tx: (tx.runs(), tx.events())) == ([], [])
+
+
+async def test_a_step_may_raise_even_stop_iteration(ledger: AnyLedger):
+    with pytest.raises(RuntimeError):
+        await ledger.do(lambda tx: next(iter(tx.runs())))
+    assert await ledger.do(lambda tx: tx.count(Status.DONE)) == 0
+
+
+async def test_any_text_is_kept_and_half_a_surrogate_becomes_a_replacement_character(ledger: AnyLedger):
+    odd = "\x00 é \U0001f600 \r\n ' \u2028"
+    ask = Ask(key=f"k{odd}", agent="main", task=f"{odd}\ud800", label="\udc00", parent_run=None)
+    run = a_run("r1", ask=ask, text=f"{odd}\ud83d\ude00\ud800", error=odd)
+
+    def step(tx: Tx) -> None:
+        tx.add_run(run)
+        tx.set_run(run)
+        tx.emit(an_event(text="\ud800", deep=[{"\udfff": odd}]))
+
+    await ledger.do(step)
+    kept = await ledger.look(lambda tx: tx.run("r1"))
+    assert kept is not None
+    assert (kept.ask.key, kept.ask.task, kept.ask.label) == (f"k{odd}", f"{odd}\ufffd", "\ufffd")
+    assert (kept.text, kept.error) == (f"{odd}\U0001f600\ufffd", odd)
+    assert [event.data for event in await ledger.look(lambda tx: tx.events())] == [
+        {"text": "\ufffd", "deep": [{"\ufffd": odd}]}
+    ]
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    at=st.datetimes(
+        datetime(1970, 1, 2),  # noqa: DTZ001  (hypothesis adds the zone)
+        datetime(9000, 1, 1),  # noqa: DTZ001  (the same)
+        timezones=st.sampled_from([UTC]),
+    ),
+    number=st.integers(0, 2**62),
+    text=st.text(st.characters(codec="utf-8"), max_size=50),
+)
+async def test_every_time_number_and_text_comes_back_exactly(
+    ledger: AnyLedger, at: datetime, number: int, text: str
+):
+    def step(tx: Tx) -> tuple[Run, Run | None]:
+        name = f"r{len(tx.runs())}"
+        ask = Ask(key=name, agent=text, task=text)
+        run = a_run(name, ask=ask, created_at=at, deadline_at=at, turns=number, text=text, workspace=text)
+        tx.add_run(run)
+        return run, tx.run(name)
+
+    before, after = await ledger.do(step)
+    assert before == after
+
+
+async def test_a_cancelled_wait_does_not_take_the_step_back(ledger: AnyLedger):
+    await ledger.look(lambda tx: tx.runs())
+    task = asyncio.create_task(ledger.do(added(a_run("r1"))))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    await ledger.do(added(a_run("r2")))
+    assert await names(ledger) == ["r2", "r1"]
+
+
+async def test_after_closing_every_use_says_so_and_closing_again_is_nothing(ledger: AnyLedger):
+    await ledger.do(added(a_run("r1")))
+    await ledger.close()
+    await ledger.close()
+    with pytest.raises(Failed, match="the ledger is closed"):
+        await ledger.do(lambda tx: tx.runs())
+    with pytest.raises(Failed, match="the ledger is closed"):
+        await ledger.look(lambda tx: tx.runs())

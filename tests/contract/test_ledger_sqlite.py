@@ -1,0 +1,520 @@
+"""The ledger on disk: its file, its neighbours in other processes, and what its failures say."""
+
+import asyncio
+import os
+import random
+import sqlite3
+import stat
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.event import Event
+from retinue.domain.run import Ask, Reason, Run, Status
+from retinue.errors import Failed, Held, NoRoom, NotFound, RetinueError, Unreadable
+from retinue.ledger import file
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Tx
+
+AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+SEEDS_COLUMNS = [
+    ("id", "TEXT"),
+    ("session_key", "TEXT"),
+    ("requester_key", "TEXT"),
+    ("task", "TEXT"),
+    ("label", "TEXT"),
+    ("model", "TEXT"),
+    ("status", "TEXT"),
+    ("result", "TEXT"),
+    ("error", "TEXT"),
+    ("started_at", "INTEGER"),
+    ("finished_at", "INTEGER"),
+    ("duration_ms", "INTEGER"),
+]
+
+
+@asynccontextmanager
+async def open_ledger(path: Path, **how: Any) -> AsyncGenerator[SqliteLedger]:
+    ledger = SqliteLedger(path, **how)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def a_run(name: str, **facts: Any) -> Run:
+    ask = facts.pop("ask", Ask(key=f"key of {name}", agent="main", task="look around"))
+    run = Run(
+        id=name,
+        ask=ask,
+        session_id="s",
+        slug="main-1",
+        key="main-1/main",
+        agent="main",
+        path="session.md",
+        created_at=AT,
+    )
+    return replace(run, **facts)
+
+
+def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def told(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql)
+
+
+async def test_the_file_is_made_at_the_first_use_for_this_user_alone(tmp_path: Path):
+    path = tmp_path / "new" / "home" / "ledger.db"
+    async with open_ledger(path) as ledger:
+        assert not path.parent.exists()
+        await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+        modes = {part.name: stat.S_IMODE(part.stat().st_mode) for part in path.parent.iterdir()}
+    assert modes == {"ledger.db": 0o600, "ledger.db-wal": 0o600, "ledger.db-shm": 0o600}
+    assert stat.S_IMODE(path.parent.stat().st_mode) == stat.S_IMODE(path.parents[1].stat().st_mode) == 0o700
+
+
+async def test_a_ledger_that_is_never_used_leaves_nothing(tmp_path: Path):
+    async with open_ledger(tmp_path / "home" / "ledger.db"):
+        pass
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_what_was_done_is_there_in_the_next_process_and_events_go_on_counting(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+
+    def step(tx: Tx) -> None:
+        tx.emit(Event(kind="session.changed", at=AT, session="s"))
+
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+        await ledger.do(step)
+    heard: list[Event] = []
+    async with open_ledger(path, listen=heard.append) as ledger:
+        assert await ledger.look(lambda tx: tx.run("r1")) == a_run("r1")
+        await ledger.do(step)
+    assert [event.seq for event in heard] == [2]
+    assert not (tmp_path / "ledger.db-wal").exists()
+
+
+async def test_closing_finishes_the_steps_that_were_given_before(tmp_path: Path):
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    await ledger.look(lambda tx: tx.runs())
+    steps = [
+        asyncio.create_task(ledger.do(lambda tx, name=name: tx.add_run(a_run(name))))
+        for name in ("r1", "r2", "r3")
+    ]
+    await asyncio.sleep(0)
+    await ledger.close()
+    await asyncio.gather(*steps)
+    assert asked(tmp_path / "ledger.db", "SELECT count(*) FROM runs") == [(3,)]
+
+
+async def test_closing_while_the_file_is_being_opened_refuses_what_waits(tmp_path: Path):
+    ledger = SqliteLedger(tmp_path / "ledger.db")
+    step = asyncio.create_task(ledger.do(lambda tx: tx.add_run(a_run("r1"))))
+    await asyncio.sleep(0)
+    await ledger.close()
+    with pytest.raises(Failed, match="the ledger is closed"):
+        await step
+
+
+async def test_many_steps_at_once_share_few_commits(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("r0")))
+        before = (tmp_path / "ledger.db-wal").stat().st_size
+        await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+        alone = (tmp_path / "ledger.db-wal").stat().st_size - before
+        await asyncio.gather(*(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}"))) for n in range(2, 202)))
+        together = (tmp_path / "ledger.db-wal").stat().st_size - before - alone
+    assert together < 50 * alone
+
+
+async def test_a_look_does_not_wait_for_a_writer_and_sees_what_was_committed(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            other.execute("DELETE FROM runs")
+            assert await ledger.look(lambda tx: tx.run("r1")) == a_run("r1")
+            other.execute("ROLLBACK")
+
+
+async def test_a_writer_elsewhere_is_waited_for_while_the_loop_goes_on(tmp_path: Path):
+    """Shows: P27."""
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            steps = [
+                asyncio.create_task(ledger.do(lambda tx, n=n: tx.add_run(a_run(n)))) for n in ("r2", "r3")
+            ]
+            await asyncio.sleep(0.2)
+            assert not any(step.done() for step in steps)
+            assert await ledger.look(lambda tx: len(tx.runs())) == 1
+            other.execute("COMMIT")
+        await asyncio.gather(*steps)
+        assert await ledger.look(lambda tx: len(tx.runs())) == 3
+
+
+async def test_opening_waits_for_another_process_too(tmp_path: Path):
+    """Shows: P27."""
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        async with open_ledger(path) as ledger:
+            step = asyncio.create_task(ledger.do(lambda tx: tx.add_run(a_run("r1"))))
+            await asyncio.sleep(0.2)
+            assert not step.done()
+            other.execute("COMMIT")
+            await step
+
+
+async def test_two_ledgers_can_make_the_same_new_file_and_write_in_turns(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as one, open_ledger(path) as two:
+        await asyncio.gather(
+            *(
+                ledger.do(lambda tx, name=name: tx.add_run(a_run(name)))
+                for name, ledger in [(f"r{n}", (one, two)[n % 2]) for n in range(40)]
+            )
+        )
+        assert await one.look(lambda tx: len(tx.runs())) == 40
+    assert asked(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+async def test_another_process_that_never_lets_go_is_named_as_the_cause_and_the_ledger_goes_on(
+    tmp_path: Path,
+):
+    """Shows: P27."""
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path, patience=0.05) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+        with closing(sqlite3.connect(path, isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            with pytest.raises(Held, match="another process keeps the ledger locked"):
+                await ledger.do(lambda tx: tx.add_run(a_run("r2")))
+            other.execute("COMMIT")
+        await ledger.do(lambda tx: tx.add_run(a_run("r2")))
+
+
+async def test_patience_is_ten_seconds_and_ends_at_the_opening_too(tmp_path: Path):
+    """Shows: P27."""
+    assert file.PATIENCE_SECONDS == 10
+    path = tmp_path / "ledger.db"
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        async with open_ledger(path, patience=0.05) as ledger:
+            with pytest.raises(Held, match="another process keeps the ledger locked"):
+                await ledger.look(lambda tx: tx.runs())
+            other.execute("COMMIT")
+            assert await ledger.look(lambda tx: tx.runs()) == []
+
+
+def test_a_database_error_says_what_to_do(tmp_path: Path):
+    """Every code of the database has one meaning."""
+    path = tmp_path / "ledger.db"
+    table: list[tuple[int | None, type[RetinueError], str]] = [
+        (sqlite3.SQLITE_FULL, NoRoom, "the disk is full"),
+        (sqlite3.SQLITE_READONLY, NoRoom, "cannot be written"),
+        (sqlite3.SQLITE_IOERR | 3 << 8, NoRoom, "the disk failed"),
+        (sqlite3.SQLITE_CANTOPEN, NoRoom, "cannot be opened"),
+        (sqlite3.SQLITE_CORRUPT, Unreadable, "retinue doctor"),
+        (sqlite3.SQLITE_NOTADB, Unreadable, "retinue doctor"),
+        (sqlite3.SQLITE_BUSY | 2 << 8, Held, "another process"),
+        (sqlite3.SQLITE_ERROR, Failed, "refused a statement"),
+        (None, Unreadable, "retinue doctor"),
+    ]
+    for code, kind, words in table:
+        error = sqlite3.OperationalError("told by the database")
+        if code is not None:
+            error.sqlite_errorcode = code
+        meant = file.meaning(error, path)
+        assert type(meant) is kind
+        assert words in str(meant)
+        assert str(path) in str(meant)
+
+
+FULL = """
+    import asyncio, resource, sys
+    from datetime import UTC, datetime
+    from pathlib import Path
+    from retinue.domain.run import Ask, Run
+    from retinue.errors import NoRoom
+    from retinue.ledger.sqlite import SqliteLedger
+
+    def a_run(name, text=""):
+        return Run(id=name, ask=Ask(key=name, agent="main", task=None), session_id="s", slug="s", key="s/main",
+                   agent="main", path="", text=text, created_at=datetime(2026, 1, 1, tzinfo=UTC))
+
+    async def main():
+        ledger = SqliteLedger(Path(sys.argv[1]))
+        await ledger.do(lambda tx: tx.add_run(a_run("first")))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, resource.RLIM_INFINITY))
+        outcomes = await asyncio.gather(
+            ledger.do(lambda tx: tx.add_run(a_run("beside"))),
+            ledger.do(lambda tx: tx.add_run(a_run("large", "x" * int(sys.argv[2])))),
+            return_exceptions=True,
+        )
+        print([type(outcome).__name__ for outcome in outcomes], str(outcomes[1]).startswith(sys.argv[1]))
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        await ledger.do(lambda tx: tx.add_run(a_run("after")))
+        print([run.id for run in await ledger.look(lambda tx: tx.runs())])
+        await ledger.close()
+
+    asyncio.run(main())
+"""
+
+
+@pytest.mark.parametrize("size", [1_000_000, 30_000_000], ids=["at the commit", "in the step"])
+def test_a_full_disk_undoes_the_whole_batch_says_so_and_goes_on_when_there_is_room(tmp_path: Path, size: int):
+    """The second size is more than the database keeps in memory, so that it meets the limit inside the step."""
+    path = tmp_path / "ledger.db"
+    ran = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(FULL), str(path), str(size)],
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+    assert ran.stdout.splitlines() == ["['NoRoom', 'NoRoom'] True", "['first', 'after']"], ran.stderr
+    assert asked(path, "PRAGMA integrity_check") == [("ok",)]
+
+
+def a_folder(path: Path) -> Path:
+    path.mkdir()
+    return path
+
+
+def below_a_file(path: Path) -> Path:
+    path.write_text("")
+    return path / "ledger.db"
+
+
+def a_pipe(path: Path) -> Path:
+    os.mkfifo(path)
+    return path
+
+
+def nowhere(path: Path) -> Path:
+    return Path("/proc") / path.name / "ledger.db"
+
+
+@pytest.mark.parametrize("place", [a_folder, below_a_file, a_pipe, nowhere])
+async def test_a_place_where_no_file_can_be_is_one_sentence(tmp_path: Path, place: Any):
+    path = place(tmp_path / "ledger.db")
+    async with open_ledger(path) as ledger:
+        for _ in range(2):
+            with pytest.raises(NoRoom) as caught:
+                await ledger.do(lambda tx: tx.runs())
+            assert str(caught.value).startswith(f"{path}: ")
+
+
+async def test_a_ledger_that_could_not_be_opened_is_opened_when_the_cause_is_gone(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    path.mkdir()
+    async with open_ledger(path) as ledger:
+        with pytest.raises(NoRoom):
+            await ledger.look(lambda tx: tx.runs())
+        path.rmdir()
+        assert await ledger.look(lambda tx: tx.runs()) == []
+
+
+async def made(path: Path, count: int = 200) -> None:
+    async with open_ledger(path) as ledger:
+        await ledger.look(lambda tx: tx.runs())
+        await asyncio.gather(
+            *(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}", text="x" * 300))) for n in range(count))
+        )
+
+
+async def test_a_file_that_is_no_database_is_named_with_the_doctor_and_left_alone(tmp_path: Path):
+    """Shows: P16."""
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"# this is a shopping list\n" * 200)
+    async with open_ledger(path) as ledger:
+        with pytest.raises(Unreadable, match="retinue doctor") as caught:
+            await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+    assert caught.value.where == str(path)
+    assert path.read_bytes() == b"# this is a shopping list\n" * 200
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_damage_anywhere_is_an_answer_or_unreadable_never_another_error(tmp_path: Path, seed: int):
+    """Shows: P16."""
+    path = tmp_path / "ledger.db"
+    await made(path)
+    chance = random.Random(seed)
+    content = bytearray(path.read_bytes())
+    for _ in range(1 + seed % 4):
+        page = 0 if seed == 0 else chance.randrange(len(content) // 4096)
+        content[page * 4096 : page * 4096 + 4096] = bytes(4096) if seed % 2 else chance.randbytes(4096)
+    if seed % 3 == 2:
+        del content[len(content) // 2 :]
+    path.write_bytes(content)
+    outcomes: list[object] = []
+    async with open_ledger(path) as ledger:
+        outcomes += await asyncio.gather(
+            ledger.do(lambda tx: tx.runs()),
+            ledger.do(lambda tx: tx.set_run(a_run("r7"))),
+            ledger.look(lambda tx: tx.runs()),
+            return_exceptions=True,
+        )
+    assert {type(outcome) for outcome in outcomes} <= {list, type(None), Unreadable, NotFound}
+
+
+async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    told(path, "PRAGMA user_version=9000")
+    async with open_ledger(path) as ledger:
+        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 1\); upgrade"):
+            await ledger.do(lambda tx: tx.add_run(a_run("r2")))
+    assert asked(path, "SELECT count(*) FROM runs") == [(1,)]
+
+
+async def test_a_schema_step_that_was_cut_off_leaves_nothing_and_is_made_again(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    told(path, "CREATE TABLE events (foreign_to_us TEXT)")
+    async with open_ledger(path) as ledger:
+        with pytest.raises(Failed, match="table events already exists"):
+            await ledger.do(lambda tx: tx.runs())
+        assert asked(path, "SELECT name FROM sqlite_master") == [("events",)]
+        told(path, "DROP TABLE events")
+        assert await ledger.do(lambda tx: tx.runs()) == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ask = 'gASVHAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjARldmlslIWUUpQu'",
+        'ask = \'{"key": "k", "agent": 7, "task": null}\'',
+        'ask = \'{"key": "k"}\'',
+        "status = 'sleeping'",
+        "reason = 'because'",
+        "waiting_for = 'godot'",
+        "created_at = 9223372036854775807",
+        "text = CAST(x'ff80' AS TEXT)",
+    ],
+)
+async def test_a_planted_row_is_damage_and_never_becomes_anything_else(tmp_path: Path, change: str):
+    """Shows: P28."""
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    told(path, f"UPDATE runs SET {change}")
+    async with open_ledger(path) as ledger:
+        for wish in (ledger.do, ledger.look):
+            with pytest.raises(Unreadable, match="retinue doctor"):
+                await wish(lambda tx: tx.run("r0"))
+
+
+async def test_planted_event_data_is_damage(tmp_path: Path):
+    """Shows: P28."""
+    path = tmp_path / "ledger.db"
+    await made(path, 0)
+    told(path, "INSERT INTO events VALUES (1, 0, 'run.queued', 's', 'r', '', 'main', '[1]')")
+    async with open_ledger(path) as ledger:
+        with pytest.raises(Unreadable, match="an event is damaged"):
+            await ledger.look(lambda tx: tx.events())
+
+
+async def test_the_seeds_table_is_a_view_with_its_columns_in_its_order(tmp_path: Path):
+    """Shows: E022."""
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    columns = asked(path, "SELECT name FROM pragma_table_info('subagent_runs')")
+    assert [name for (name,) in columns] == [name for name, _ in SEEDS_COLUMNS]
+    kinds = asked(
+        path, f"SELECT {', '.join(f'typeof({name})' for name, _ in SEEDS_COLUMNS)} FROM subagent_runs"
+    )
+    assert kinds == [
+        ("text", "text", "text", "text", "null", "null", "text", "null", "null", "integer", "null", "null")
+    ]
+
+
+STATUSES = [
+    (Status.QUEUED, "running"),
+    (Status.RUNNING, "running"),
+    (Status.WAITING, "running"),
+    (Status.DONE, "completed"),
+    (Status.FAILED, "failed"),
+    (Status.CANCELLED, "failed"),
+    (Status.LOST, "failed"),
+    (Status.TIMED_OUT, "timeout"),
+]
+
+
+async def test_the_view_speaks_the_seeds_four_statuses(tmp_path: Path):
+    """Shows: E023."""
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        for status, _ in STATUSES:
+            await ledger.do(lambda tx, status=status: tx.add_run(a_run(status.value, status=status)))
+    assert {status for status, _ in STATUSES} == set(Status)
+    assert dict(asked(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
+
+
+async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
+    """Shows: E022, E009."""
+    path = tmp_path / "ledger.db"
+    ask = Ask(
+        key="k1",
+        agent="main",
+        task="Research",
+        requester="agent:main:main",
+        label="research",
+        model="m:small",
+    )
+    done = a_run("done", ask=ask, key="agent:main:subagent:1", status=Status.DONE, text="XFS is from 1993.")
+    done = replace(
+        done, started_at=AT + timedelta(seconds=1), ended_at=AT + timedelta(seconds=3, microseconds=500)
+    )
+    bare = Ask(key="k2", agent="main", task=None)
+    async with open_ledger(path) as ledger:
+
+        def step(tx: Tx) -> None:
+            tx.add_run(done)
+            tx.add_run(a_run("live", ask=bare, status=Status.RUNNING, text="half", model="m:large"))
+            tx.add_run(
+                a_run("cut", status=Status.CANCELLED, reason=Reason.USER_CANCEL, text="half", ended_at=AT)
+            )
+
+        await ledger.do(step)
+        kept = await ledger.look(lambda tx: tx.run("done"))
+    at = 1794768127123
+    rows = {row[0]: row[1:] for row in asked(path, "SELECT * FROM subagent_runs")}
+    assert kept is not None
+    assert rows["done"] == (
+        "agent:main:subagent:1", "agent:main:main", "Research", "research", "m:small",
+        "completed", "XFS is from 1993.", None, at + 1000, at + 3000, kept.duration_ms,
+    )  # fmt: skip
+    assert rows["live"] == (
+        "main-1/main", "person", "", None, "m:large", "running", None, None, at, None, None
+    )  # fmt: skip
+    assert rows["cut"] == (
+        "main-1/main", "person", "look around", None, None, "failed", "half", "user_cancel", at, at, None
+    )  # fmt: skip
+
+
+async def test_listing_by_any_filter_uses_an_index(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    for column in ("session_id", "status", "root", "parent_run", "id", "ask_key"):
+        plan = asked(path, f"EXPLAIN QUERY PLAN SELECT * FROM runs WHERE {column} = 'x'")
+        assert "USING INDEX" in plan[0][3]
+    newest = asked(path, "EXPLAIN QUERY PLAN SELECT * FROM runs ORDER BY created_at DESC, id DESC")
+    assert [row[3] for row in newest] == ["SCAN runs USING INDEX runs_by_creation"]
