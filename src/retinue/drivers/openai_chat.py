@@ -49,7 +49,7 @@ class OpenAIChat:
         self._shape = Shape(name="openai", head=lambda request: _head(request, limit), unit=_unit)
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        key = self._key if isinstance(self._key, str) else self._key()
+        key = self._post.key(self._key)
         parts = body(request, self._shape)
         reading = _Reading(heard, key)
         # A server on this machine may want no key: an empty one is not sent.

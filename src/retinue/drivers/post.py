@@ -13,6 +13,7 @@ from retinue.domain.run import Reason
 from retinue.domain.turn import Delta
 from retinue.drivers.sse import MAX_EVENT, Events
 from retinue.drivers.trouble import (
+    AUTH,
     INCOMPLETE,
     NOWHERE,
     PASSING,
@@ -71,6 +72,13 @@ class Post:
         """The environment variable that holds the key: what a person is told to check."""
         self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
         self._session: aiohttp.ClientSession | None = None
+
+    def key(self, source: Callable[[], str] | str) -> str:
+        """The key for this turn; one that no header can carry is refused before it is sent anywhere."""
+        key = (source if isinstance(source, str) else source()).strip()
+        if not key.isascii() or not key.isprintable():
+            raise trouble(f"the key holds characters that no key has: check {self._variable}", AUTH)
+        return key
 
     async def stream(
         self,

@@ -95,6 +95,16 @@ def encode(value: Any) -> bytes:
         return _ENCODER.encode(_mended(value))
 
 
+def plain(text: str) -> str:
+    """The text with every lone surrogate replaced."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        # Two halves that stand together are the character they mean; a half alone is none.
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
 def fields(**values: Any) -> bytes:
     """The opening of an object with these fields, left open for more; what is None is left out."""
     given = {name: value for name, value in values.items() if value is not None}
@@ -104,7 +114,7 @@ def fields(**values: Any) -> bytes:
 def not_an_object(args: str) -> str:
     """Why these arguments are not one JSON object; empty when they are."""
     try:
-        _OBJECT.decode(args.encode("utf-8", "replace"))
+        _OBJECT.decode(plain(args))
     except msgspec.MsgspecError:
         return "its arguments are not a JSON object"
     except RecursionError:
@@ -124,8 +134,7 @@ def _packed(parts: list[bytes]) -> list[bytes]:
 
 def _mended(value: Any) -> Any:
     if isinstance(value, str):
-        # Two halves that stand together are the character they mean; a half alone is none.
-        return value.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return plain(value)
     if isinstance(value, Mapping):
         return {_mended(key): _mended(item) for key, item in cast("Mapping[str, Any]", value).items()}
     if isinstance(value, list | tuple):

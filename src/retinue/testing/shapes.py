@@ -72,7 +72,7 @@ def anthropic_events(answer: Answer, asked: str) -> Iterator[bytes]:
         if answer.usage is None
         else {"usage": {"input_tokens": answer.usage.get("input"), "output_tokens": 1}}
     )
-    start = {
+    start: dict[str, Any] = {
         "id": "msg_1",
         "type": "message",
         "role": "assistant",
