@@ -12,7 +12,7 @@ from retinue.domain.scope import Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.ports import Found, Opened
 from retinue.sandbox.listing import listed, walked
-from retinue.sandbox.openat2 import Opener, opener
+from retinue.sandbox.openat2 import Opener, best_opener
 from retinue.sandbox.reach import anchor_of, components, forms, is_denied, is_readable, may_hold
 
 MAX_PATH = 4096
@@ -30,7 +30,7 @@ _PATTERNS_SHOWN = 8
 _SHOWN = 300
 _CHUNK = 1_000_000
 
-_open: Opener = opener()
+_OPENER: Opener = best_opener()
 
 _PROBLEMS = {
     errno.ENOTDIR: "a part of {path} is a file, not a folder",
@@ -53,6 +53,7 @@ class GuardedFiles:
     """Files bound to one scope: what was opened is judged by its real name, so no way of asking leads around a rule."""
 
     scope: Scope
+    opener: Opener = _OPENER
 
     def read(self, path: str, *, max_bytes: int = MAX_READ) -> Opened:
         """At most max_bytes of a regular file."""
@@ -76,7 +77,7 @@ class GuardedFiles:
             if not stat.S_ISDIR(status.st_mode):
                 yield Found(path=".", real=real, kind="file", size=status.st_size)
                 return
-            yield from walked(self.scope, base, real, limit=limit, opener=_open)
+            yield from walked(self.scope, base, real, limit=limit, opener=self.opener)
 
     @contextmanager
     def _opened(self, path: str) -> Generator[tuple[int, str, os.stat_result]]:
@@ -103,7 +104,7 @@ class GuardedFiles:
         except OSError as error:
             raise Failed(f"the folder /{'/'.join(anchor)} cannot be opened: {error.strerror}") from error
         try:
-            return _lookup(folder, parts[len(anchor) :])
+            return _lookup(self.opener, folder, parts[len(anchor) :])
         except OSError as error:
             raise self._explained(path, parts, error) from error
         finally:
@@ -171,11 +172,11 @@ def shown(path: str) -> str:
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)
 
 
-def _lookup(folder: int, rest: tuple[str, ...]) -> int:
+def _lookup(opener: Opener, folder: int, rest: tuple[str, ...]) -> int:
     """An absolute link is no way the kernel goes below a folder. If its target is inside, that is opened instead:
     the answer of realpath is only a guess, and the kernel judges it like any other path."""
     try:
-        return _open(folder, "/".join(rest) or ".", _FLAGS, True)
+        return opener(folder, "/".join(rest) or ".", _FLAGS, True)
     except OSError as error:
         anchor = _real_name(folder)
         if error.errno != errno.EXDEV or ".." in rest or anchor is None:
@@ -184,7 +185,7 @@ def _lookup(folder: int, rest: tuple[str, ...]) -> int:
         inside = components(anchor)
         if guess[: len(inside)] != inside:
             raise
-        return _open(folder, "/".join(guess[len(inside) :]) or ".", _FLAGS, True)
+        return opener(folder, "/".join(guess[len(inside) :]) or ".", _FLAGS, True)
 
 
 def _real_name(fd: int) -> str | None:

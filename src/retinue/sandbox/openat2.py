@@ -31,7 +31,7 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
-def opener() -> Opener:
+def best_opener() -> Opener:
     """The kernel's way where it works on this machine, else the walk."""
     number = _NUMBERS.get(platform.machine())
     if number is None:

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
+from retinue.tools.schema import is_nested, stranger
 
 _TOKEN = re.compile(rb'"((?:[^"\\]++|\\.)*+)(?:"(\s*+:)?|\\?\Z)|([{\[])|([}\]])', re.DOTALL)
 """A string, perhaps a key; or a bracket. Everything else between them is the decoder's business. A string that
@@ -19,8 +20,9 @@ _MISSING = re.compile(r"Object missing required field `(.*)`$")
 _TYPES = re.compile(r"Expected `(.*)`, got `(.*)`$")
 
 
-def parser(struct: type[msgspec.Struct]) -> Callable[[bytes], Mapping[str, Any]]:
+def parser(struct: type[msgspec.Struct], schema: Mapping[str, Any]) -> Callable[[bytes], Mapping[str, Any]]:
     """Decodes into the struct's fields. What does not fit is a ValueError that names the key."""
+    nested = is_nested(schema)
     decoder = msgspec.json.Decoder(struct)
     fields: tuple[str, ...] = struct.__struct_fields__
     named = {field.encode_name for field in msgspec.structs.fields(struct)}
@@ -34,6 +36,8 @@ def parser(struct: type[msgspec.Struct]) -> Callable[[bytes], Mapping[str, Any]]
             raise ValueError("the arguments are not valid UTF-8") from error
         except (msgspec.DecodeError, RecursionError) as error:
             raise ValueError(_sentence(str(error), named)) from error
+        if nested and (place := stranger(msgspec.json.decode(raw), schema)):
+            raise ValueError(f"there is no argument `{place}`")
         return {field: getattr(value, field) for field in fields}
 
     return parse

@@ -119,7 +119,8 @@ def _faces(name: str, fields: list[Field]) -> tuple[Parse, Mapping[str, Any]]:
     """What the tool takes, and what the model is told of it: of one type, so they cannot differ."""
     try:
         struct = msgspec.defstruct(name, fields, kw_only=True, forbid_unknown_fields=True)
-        return parser(struct), schema_of(struct)
+        schema = schema_of(struct)
+        return parser(struct, schema), schema
     except TypeError as error:
         raise Usage(f"the arguments of the tool {name} cannot be described: {error}") from error
 

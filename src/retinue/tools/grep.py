@@ -1,6 +1,7 @@
 """grep: lines of files that match a regular expression, within a bounded time."""
 
 import asyncio
+import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -18,10 +19,20 @@ MAX_SECONDS = 10.0
 MAX_EXPRESSION = 1_000
 MAX_FILE = 8_000_000
 
-_SPECIAL = frozenset("\\.^$*+?{}[]|()\n")
+_SPECIAL = re.compile(r"[\\.^$*+?{}\[\]|()\n]")
+_BY_LINE = re.compile(r"\(\?(?!:|i\))|[*+?}]\+|\\[AZzGKBWD]|\[\^")
+"""What can fail on a text and yet match one of its lines, or crawls over many: look-around, atomic groups,
+ends of the text, and all that runs on over line ends."""
 
-Search = Callable[[str, float], int]
-"""(line, seconds left) → where the first match starts, or -1. TimeoutError when the seconds are over."""
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Search:
+    """How a pattern is looked for. Both are given the seconds left, and raise TimeoutError when they are over."""
+
+    may_be_in: Callable[[str, float], bool]
+    """False only for a text of which no line matches."""
+    find: Callable[[str, float], int]
+    """Where in a line the first match starts, or -1."""
 
 
 @tool(effect=Effect.READ, category="files")
@@ -89,10 +100,12 @@ class Hunt:
         if is_binary(data):
             return
         name = placed(one.real, self.root)
-        for number, line in enumerate(data.decode(errors="replace").split("\n"), 1):
-            at = search(line, deadline - time.monotonic())
-            if at >= 0:
-                yield f"{name}:{number}: {shown_line(line.rstrip(), at)}"
+        text = data.decode(errors="replace").replace("\r\n", "\n")
+        if search.may_be_in(text, deadline - time.monotonic()):
+            for number, line in enumerate(text.split("\n"), 1):
+                at = search.find(line, deadline - time.monotonic())
+                if at >= 0:
+                    yield f"{name}:{number}: {shown_line(line.rstrip(), at)}"
         if one.size > MAX_FILE:
             yield f"[of {name} only the first {MAX_FILE // 1_000_000} MB were searched]"
 
@@ -101,20 +114,27 @@ def searcher(pattern: str) -> Search:
     """Plain words are looked for as they are; expressions by an engine that can be stopped."""
     if not pattern or len(pattern) > MAX_EXPRESSION:
         raise Failed(f"the pattern must be between 1 and {MAX_EXPRESSION:,} characters long")
-    if _SPECIAL.isdisjoint(pattern):
-        return lambda line, _: line.find(pattern)
+    if not _SPECIAL.search(pattern):
+        return Search(may_be_in=lambda text, _: pattern in text, find=lambda line, _: line.find(pattern))
     import regex  # noqa: PLC0415  (30 ms that only a search by expression needs)
 
     try:
-        expression = regex.compile(pattern)
+        expression = regex.compile(pattern, regex.MULTILINE)
     except (regex.error, RecursionError, OverflowError, MemoryError) as error:
         raise Failed(f"the pattern is not a regular expression: {error}") from error
 
-    def search(line: str, seconds: float) -> int:
+    def find(line: str, seconds: float) -> int:
         found = expression.search(line, timeout=max(seconds, 0.001), concurrent=True)
         return found.start() if found else -1
 
-    return search
+    def may_be_in(text: str, seconds: float) -> bool:
+        return find(text, seconds) >= 0
+
+    return Search(may_be_in=_always if _BY_LINE.search(pattern) else may_be_in, find=find)
+
+
+def _always(_text: str, _seconds: float) -> bool:
+    return True
 
 
 def _anywhere(_: str) -> bool:

@@ -53,6 +53,46 @@ def _inlined(
     return _plain(out)
 
 
+def is_nested(schema: Mapping[str, Any]) -> bool:
+    """Whether an argument is, or holds, an object with named properties."""
+    return any(
+        '"properties"' in msgspec.json.encode(each).decode() for each in schema["properties"].values()
+    ) or ("$defs" in schema)
+
+
+def stranger(value: Any, schema: Mapping[str, Any]) -> str | None:
+    """Where the first key stands that the schema does not know: a decoder of plain classes would drop it."""
+    todo: list[tuple[Any, list[Node], str]] = [(value, _options(dict(schema), schema), "")]
+    while todo:
+        given, options, where = todo.pop()
+        if isinstance(given, list):
+            items = [inner for option in options for inner in _options(option.get("items"), schema)]
+            todo += [(each, items, f"{where}[{at}]") for at, each in enumerate(cast("list[Any]", given))]
+        elif isinstance(given, dict) and options and all("properties" in option for option in options):
+            for key, each in cast("dict[str, Any]", given).items():
+                place = f"{where}.{key}" if where else key
+                known = [option["properties"][key] for option in options if key in option["properties"]]
+                if not known:
+                    return place
+                todo.append((each, [inner for one in known for inner in _options(one, schema)], place))
+    return None
+
+
+def _options(node: Node | None, schema: Mapping[str, Any]) -> list[Node]:
+    """The objects and lists that a value may be; text and numbers have no keys."""
+    found: list[Node] = []
+    todo = [node] if isinstance(node, dict) else []
+    while todo:
+        one = todo.pop()
+        if "$ref" in one:
+            todo.append(schema["$defs"][one["$ref"].removeprefix(_PREFIX)])
+        elif "anyOf" in one:
+            todo += one["anyOf"]
+        elif one.get("type") in ("object", "array") or not one:
+            found.append(one)
+    return found
+
+
 _NOT_SCHEMAS = frozenset({"default", "enum", "const", "examples", "required", "description"})
 """Keywords whose values are data, not schemas."""
 

@@ -1,0 +1,389 @@
+"""The guard of files: every way of asking for what is not allowed, asked of both ways to open."""
+
+import os
+import random
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.scope import DEFAULT_DENY, Scope, below
+from retinue.errors import Failed, OutOfScope, RetinueError
+from retinue.sandbox.fileguard import GuardedFiles
+from retinue.sandbox.openat2 import Opener, best_opener, walk_open
+
+OPENERS = {"kernel": best_opener(), "walk": walk_open}
+SECRET = "SECRET"
+
+
+@pytest.fixture(params=OPENERS)
+def opener(request: pytest.FixtureRequest) -> Opener:
+    return OPENERS[request.param]
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Iterator[Path]:
+    """A workspace with every trap in it, a secret beside it, and a neighbour whose name starts the same."""
+    home = tmp_path.resolve()
+    for folder in ("ws/src/deep", "ws/sub", "ws/.git/hooks", "outside/dir", "ws_evil"):
+        (home / folder).mkdir(parents=True)
+    for path in ("outside/secret", "outside/dir/secret", "ws_evil/secret", "ws/.env", "ws/sub/.ENV"):
+        (home / path).write_text(SECRET)
+    (home / "ws/.git/config").write_text(SECRET)
+    (home / "ws/readme.md").write_text("inside\n")
+    (home / "ws/src/app.py").write_text("app\n")
+    (home / "ws/src/deep/x.txt").write_text("deep\n")
+    ws = home / "ws"
+    links = {
+        "l1": "../outside/secret",
+        "l1dir": "../outside",
+        "l1abs": str(home / "outside/secret"),
+        "l1absdir": str(home / "outside"),
+        "src/l2": "../l1dir/dir",
+        "l5": ".env",
+        "l6": "sub/.ENV",
+        "lgit": ".git",
+        "up": "..",
+        "root": "/",
+        "proc": f"/proc/self/root{home}/outside/secret",
+        "cwd": "/proc/self/cwd",
+        "zero": "/dev/zero",
+        "dang": "../outside/new",
+        "loopa": "loopb",
+        "loopb": "loopa",
+        "inner": "src/app.py",
+        "innerdir": "src",
+        "innerabs": str(ws / "src"),
+    }
+    for name, target in links.items():
+        (ws / name).symlink_to(target)
+    os.mkfifo(ws / "fifo")
+    with socket.socket(socket.AF_UNIX) as server:
+        before = Path.cwd()
+        os.chdir(ws)
+        server.bind("sock")
+        os.chdir(before)
+        yield ws
+
+
+def guarded(ws: Path, opener: Opener = walk_open) -> GuardedFiles:
+    return GuardedFiles(Scope(read=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)), opener)
+
+
+OUTSIDE = (
+    "../outside/secret", "./../outside/secret", "src/../../outside/secret", "src/deep/../../../outside/secret",
+    "{home}/outside/secret", "{home}//outside//secret", "/{home}/outside/./secret", "{ws}/../outside/secret",
+    "{ws}/./../outside/secret", "{ws}/src/../../outside/secret", "{ws}//..//outside//secret", "..", "../", "/",
+    "../ws_evil/secret", "{home}/ws_evil/secret", "{ws}_evil/secret", "../ws/readme.md", "{ws}/../ws/readme.md",
+    "l1", "l1/", "l1/.", "./l1", "{ws}/l1", "l1abs", "l1abs/", "l1dir/secret", "l1dir/dir/secret", "l1absdir/secret",
+    "l1dir/../outside/secret", "src/l2/secret", "src/l2/../secret", "up/outside/secret",
+    "root{home}/outside/secret", "root/etc/passwd", "innerdir/../../outside/secret",
+    "proc", "cwd/secret", "zero", "dang", "l1dir", "l1absdir", "up", "root",
+    "/proc/self/root{home}/outside/secret", "/proc/self/cwd/readme.md", "/proc/self/environ", "/proc/1/environ",
+    "/dev/fd/0", "/dev/stdin", "/dev/zero", "/etc/passwd", "/etc/shadow", "/proc/self/fd/0",
+)  # fmt: skip
+DENIED = (
+    ".env", "./.env", "{ws}/.env", "src/../.env", ".ENV", "sub/.ENV", "sub/.env", "l5", "l5/", "l6",
+    ".git", ".git/", ".git/config", ".GIT/config", ".git/./config", "src/../.git/config", ".git/hooks", "lgit",
+    "lgit/config", "innerdir/../.git/config", "nowhere/.git/config", "{ws}/.git/hooks/none",
+)  # fmt: skip
+IMPOSSIBLE = (
+    "", "a\0b", "readme.md\0", "x" * 5000, "/" * 5000, "\ud800", "src/\udcff", "n" * 300, "loopa", "loopa/x",
+    "fifo", "sock", "src", "src/", ".", "readme.md/x", "readme.md/../readme.md",
+    "~", "~/x", "~root/x", "$HOME", "${{HOME}}/x", "%2e%2e/outside/secret", "..%2foutside/secret",
+    "file://{home}/outside/secret", "..\\outside\\secret", "\uff0e\uff0e/outside/secret", "*", "src/*.py", "a\u202eb",
+)  # fmt: skip
+
+
+def spelled(template: str, ws: Path) -> str:
+    return template.format(ws=ws, home=ws.parent)
+
+
+@pytest.mark.parametrize("template", OUTSIDE + DENIED)
+def test_a_path_that_leads_out_or_to_something_denied_is_refused_by_a_rule(
+    template: str, ws: Path, opener: Opener
+):
+    """Shows: F01, F02, F03, F04, F05, F08, F12, F15, A085, A087, A089."""
+    asked = spelled(template, ws)
+    with pytest.raises(OutOfScope) as refused:
+        guarded(ws, opener).read(asked)
+    assert refused.value.resource == asked
+    with pytest.raises(RetinueError):
+        guarded(ws, opener).list(asked)
+
+
+@pytest.mark.parametrize("template", IMPOSSIBLE)
+def test_a_path_that_names_no_file_fails_with_a_sentence_and_never_blocks(
+    template: str, ws: Path, opener: Opener
+):
+    """Shows: F09, F10, F11, F20."""
+    with pytest.raises(Failed) as failed:
+        guarded(ws, opener).read(spelled(template, ws))
+    assert str(failed.value).isprintable()
+
+
+def naive(ws: Path, path: str) -> str:
+    """What a guard must not be: the name is compared, and then opened."""
+    name = os.path.normpath(ws / path)
+    if not name.startswith(str(ws)) or Path(name).name == ".env":
+        raise OutOfScope(path)
+    return Path(name).read_text()
+
+
+def test_a_guard_that_compares_names_is_beaten_by_the_same_list(ws: Path):
+    """The list is worth something: it gets through to the secret where there is no real guard."""
+    beaten: list[str] = []
+    for template in OUTSIDE + DENIED:
+        if template in ("zero", "/dev/zero"):
+            continue
+        try:
+            beaten += [template] * (SECRET in naive(ws, spelled(template, ws)))
+        except (OSError, ValueError, RetinueError):
+            continue
+    assert len(beaten) >= 12
+
+
+def test_names_that_nothing_is_expanded_in_can_be_read(ws: Path, opener: Opener):
+    """Shows: F11, F14."""
+    for name in ("~", "$HOME", "%2e%2e", "a[1].py", "*", "?", "..\\up", "file:", "-rf", " ", "é", "a\nb"):
+        (ws / name).write_text(name)
+        assert guarded(ws, opener).read(name).data.decode() == name
+        assert guarded(ws, opener).read(f"{ws}/{name}").data.decode() == name
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["src/app.py", "./src/app.py", "src//app.py", "src/./app.py", "src/deep/../app.py", "inner", "innerdir/app.py",
+     "innerabs/app.py", "up/ws/src/app.py", "{ws}/src/app.py", "/{ws}/src/app.py", "{ws}/innerabs/app.py"],
+)  # fmt: skip
+def test_every_way_to_a_file_inside_opens_it_under_its_real_name(path: str, ws: Path, opener: Opener):
+    """Shows: L003, A089."""
+    opened = guarded(ws, opener).read(spelled(path, ws))
+    assert (opened.data, opened.size, opened.real) == (b"app\n", 4, str(ws / "src/app.py"))
+
+
+def test_a_refusal_carries_what_the_model_needs_to_ask_for_more(ws: Path):
+    """Shows: A090."""
+    with pytest.raises(OutOfScope) as refused:
+        guarded(ws).read(".env")
+    error = refused.value
+    assert (error.resource, error.allowed, error.denied) == (".env", (f"{ws}/**",), DEFAULT_DENY)
+    assert "deny **/.env" in str(error)
+    assert "request_scope_expansion" in str(error)
+    assert str(ws) in str(error)
+
+
+def test_a_file_that_is_not_there_is_answered_with_the_nearest_name(ws: Path):
+    with pytest.raises(Failed, match=r"no such file: src/ap\.py \(in .*\); did you mean src/app\.py\?"):
+        guarded(ws).read("src/ap.py")
+    with pytest.raises(Failed, match=r"no such file: nowhere/at/all \(in [^)]*\)$"):
+        guarded(ws).read("nowhere/at/all")
+
+
+def test_what_is_denied_is_never_offered_as_the_nearest_name(ws: Path):
+    with pytest.raises(Failed) as failed:
+        guarded(ws).read(".en")
+    assert ".env" not in str(failed.value)
+
+
+def test_whether_a_denied_file_exists_cannot_be_told_from_the_answer(ws: Path):
+    refusals: list[str] = []
+    for name in ("sub/.env", "src/.env"):
+        with pytest.raises(OutOfScope) as refused:
+            guarded(ws).read(name)
+        refusals.append(str(refused.value).replace(name, ""))
+    assert refusals[0] == refusals[1]
+
+
+def test_a_folder_is_not_read_and_a_file_is_not_listed(ws: Path):
+    with pytest.raises(Failed, match="src is a folder: use ls"):
+        guarded(ws).read("src")
+    with pytest.raises(Failed, match=r"readme\.md is a file, not a folder: use read"):
+        guarded(ws).list("readme.md")
+
+
+def test_a_read_is_cut_where_it_was_asked_to_be(ws: Path):
+    (ws / "big").write_bytes(b"x" * 100_000)
+    opened = guarded(ws).read("big", max_bytes=10)
+    assert (opened.data, opened.size) == (b"x" * 10, 100_000)
+    assert guarded(ws).read("big").data == b"x" * 100_000
+
+
+def test_a_file_whose_name_cannot_be_known_for_sure_is_refused(ws: Path):
+    (ws / "gone (deleted)").write_text("x")
+    with pytest.raises(OutOfScope):
+        guarded(ws).read("gone (deleted)")
+
+
+def test_only_what_a_pattern_allows_is_read_and_the_rest_of_the_workspace_is_not(ws: Path, opener: Opener):
+    """Shows: A087, A088."""
+    files = GuardedFiles(Scope(read=(f"{ws}/src/*.py",), root=str(ws)), opener)
+    assert files.read("src/app.py").data == b"app\n"
+    for path in ("readme.md", "src/deep/x.txt", "sub/none", "src/deep/none.py", "../outside/secret"):
+        with pytest.raises(OutOfScope):
+            files.read(path)
+    assert [one.path for one in files.list(".")] == ["src"]
+    assert [one.path for one in files.list("src")] == ["app.py"]
+    assert [one.path for one in files.walk(".")] == ["src/app.py"]
+    for folder in ("sub", "src/deep"):
+        with pytest.raises(OutOfScope):
+            files.list(folder)
+
+
+def test_a_folder_outside_the_workspace_is_readable_when_a_pattern_names_it(ws: Path, opener: Opener):
+    home = ws.parent
+    files = GuardedFiles(
+        Scope(
+            read=(below(str(ws)), f"{home}/outside/**", "/etc/hostname"), deny=("**/dir/**",), root=str(ws)
+        ),
+        opener,
+    )
+    assert files.read(f"{home}/outside/secret").data.decode() == SECRET
+    assert [one.path for one in files.list(f"{home}/outside")] == ["secret"]
+    for path in (
+        f"{home}/outside/dir/secret",
+        f"{home}/ws_evil/secret",
+        "/etc/passwd",
+        f"{home}/outside/../ws_evil/secret",
+    ):
+        with pytest.raises(OutOfScope):
+            files.read(path)
+
+
+def test_retinues_own_home_stays_closed_whatever_the_scope_allows(ws: Path):
+    """Shows: F21."""
+    home = ws.parent / "home/sessions/other"
+    home.mkdir(parents=True)
+    (home / "session.md").write_text(SECRET)
+    scope = Scope(read=("/**",), root=str(ws), closed=(f"{ws.parent}/home/**", "/proc/**"))
+    for path in (str(home / "session.md"), "../home/sessions/other/session.md", "/proc/self/environ"):
+        with pytest.raises(OutOfScope):
+            GuardedFiles(scope).read(path)
+
+
+def test_a_file_of_the_project_that_is_a_link_to_elsewhere_is_not_read_for_anyone(ws: Path):
+    """Shows: F24."""
+    (ws / "AGENTS.md").symlink_to("../outside/secret")
+    with pytest.raises(OutOfScope):
+        guarded(ws).read("AGENTS.md")
+
+
+def test_a_rule_and_a_name_meet_in_whichever_unicode_form_they_are_written(ws: Path):
+    """Shows: F13."""
+    composed, decomposed = "caf\u00e9", "cafe\u0301"
+    for name in (composed, decomposed):
+        (ws / name).mkdir()
+        (ws / name / "x").write_text("x")
+    for written in (composed, decomposed):
+        denying = GuardedFiles(Scope(read=(below(str(ws)),), deny=(f"**/{written}/**",), root=str(ws)))
+        for name in (composed, decomposed):
+            with pytest.raises(OutOfScope):
+                denying.read(f"{name}/x")
+    allowing = GuardedFiles(Scope(read=(f"{ws}/{composed}/**",), root=str(ws)))
+    assert allowing.read(f"{decomposed}/x").data == b"x"
+
+
+def test_a_name_that_would_mislead_is_written_out_in_a_sentence(ws: Path):
+    """Shows: F13."""
+    with pytest.raises(Failed, match=r"no such file: a\\u202eb\\x1b\[31m "):
+        guarded(ws).read("a\u202eb\x1b[31m")
+
+
+def test_a_link_of_a_denied_name_is_refused_wherever_its_content_lies(ws: Path):
+    """A hard link has no other name than its own: the denied name is refused, an allowed one is not.
+
+    Shows: F07."""
+    os.link(ws / "readme.md", ws / "sub/.env2")
+    os.link(ws / "readme.md", ws / "src/.env")
+    assert guarded(ws).read("sub/.env2").data == b"inside\n"
+    with pytest.raises(OutOfScope):
+        guarded(ws).read("src/.env")
+
+
+def test_a_list_shows_links_as_links_and_leaves_out_what_is_denied(ws: Path, opener: Opener):
+    found = {one.path: one for one in guarded(ws, opener).list(".")}
+    assert not {".env", ".git"} & set(found)
+    assert {found[name].kind for name in ("l1", "loopa", "innerdir", "root")} == {"link"}
+    assert (found["src"].kind, found["fifo"].kind, found["readme.md"].kind) == ("dir", "other", "file")
+    assert found["readme.md"].size == 7
+    assert [*found] == sorted(found)
+
+
+def test_a_walk_finds_files_in_order_and_follows_no_link(ws: Path, opener: Opener):
+    """Shows: F20."""
+    found = list(guarded(ws, opener).walk("."))
+    assert [one.path for one in found if one.kind == "file"] == ["readme.md", "src/app.py", "src/deep/x.txt"]
+    assert all(one.real == f"{ws}/{one.path}" for one in found)
+    assert {one.path for one in found if one.kind == "link"} >= {"up", "root", "loopa", "src/l2"}
+    assert [one.path for one in guarded(ws, opener).walk("src/app.py")] == ["."]
+    assert [one.path for one in guarded(ws, opener).walk("innerdir/deep")] == ["x.txt"]
+
+
+def test_a_walk_looks_at_no_more_names_than_it_may_and_says_so(tmp_path: Path, opener: Opener):
+    """Shows: F20."""
+    ws = tmp_path.resolve()
+    for folder in ("a", "b", ".git"):
+        (ws / folder).mkdir()
+        for number in range(20):
+            (ws / folder / f"{number:02}").touch()
+    files = guarded(ws, opener)
+    assert [one.kind for one in files.walk(".", limit=43)] == ["file"] * 40
+    cut = [one.kind for one in files.walk(".", limit=30)]
+    assert (cut.count("file"), cut[-1]) == (27, "cut")
+    assert [one.kind for one in files.walk("a", limit=5)] == ["file"] * 5 + ["cut"]
+
+
+def test_a_walk_goes_as_deep_as_a_path_can_be_and_holds_one_folder_open(tmp_path: Path, opener: Opener):
+    ws = tmp_path.resolve()
+    deep = ws / "/".join(["d"] * 500)
+    deep.mkdir(parents=True)
+    (deep / "f").touch()
+    assert [one.kind for one in guarded(ws, opener).walk(".")] == ["file"]
+
+
+def test_a_workspace_that_is_gone_is_said_to_be(tmp_path: Path):
+    with pytest.raises(Failed, match="cannot be opened: No such file or directory"):
+        guarded(tmp_path.resolve() / "gone").read("x")
+
+
+def test_of_many_random_paths_none_reaches_a_secret(ws: Path, opener: Opener):
+    """Shows: F01."""
+    chance = random.Random(7)
+    pieces = [
+        "..", "..", "..", ".", "", "src", "deep", "sub", "ws", "ws_evil", "outside", "dir", "secret", ".env", ".ENV",
+        ".git", "config", "l1", "l1dir", "l1absdir", "l5", "lgit", "up", "root", "proc", "self", "fd", "innerdir",
+        "innerabs", "loopa", *["app.py", "readme.md"] * 4, str(ws)[1:], str(ws.parent)[1:], "~", "%2e%2e", "...", "\\..",
+    ]  # fmt: skip
+    files = guarded(ws, opener)
+    read = 0
+    for _ in range(10_000):
+        path = chance.choice(("", "", "/", f"{ws}/")) + "/".join(
+            chance.choices(pieces, k=chance.randint(1, 7))
+        )
+        try:
+            data = files.read(path).data.decode()
+        except RetinueError:
+            continue
+        assert SECRET not in data, path
+        read += 1
+    assert read > 100
+
+
+def descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_no_descriptor_is_left_open_whatever_the_answer_was(ws: Path, opener: Opener):
+    before = descriptors()
+    files = guarded(ws, opener)
+    verbs: tuple[Callable[[str], object], ...] = (files.read, files.list, lambda path: list(files.walk(path)))
+    for template in (*OUTSIDE, *DENIED, *IMPOSSIBLE, "readme.md", "innerabs/app.py"):
+        for verb in verbs:
+            with suppress(RetinueError):
+                verb(spelled(template, ws))
+    unfinished = files.walk(".")
+    next(unfinished)
+    del unfinished
+    assert descriptors() == before

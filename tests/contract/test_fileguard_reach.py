@@ -1,0 +1,82 @@
+"""How far patterns reach: the quick answers of a walk are the scope's own."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.scope import ALWAYS_CLOSED, DEFAULT_DENY, Scope, literal
+from retinue.sandbox.reach import anchor_of, components, forms, is_denied, is_readable, may_hold, reach
+
+PARTS = st.sampled_from(
+    [
+        "src",
+        "a",
+        "b",
+        ".git",
+        ".GIT",
+        ".env",
+        ".ENV",
+        "x.py",
+        "*",
+        "**",
+        "[ab]",
+        "*.py",
+        ".ssh",
+        "proc",
+        "a[1]",
+        "?",
+    ]
+)
+PATHS = st.lists(PARTS, min_size=1, max_size=5).map(lambda parts: "/" + "/".join(parts))
+PATTERNS = st.lists(PATHS, max_size=4).map(tuple)
+
+
+@given(PATHS, PATTERNS, PATTERNS)
+def test_what_a_walk_shows_is_what_the_scope_permits(path: str, read: tuple[str, ...], deny: tuple[str, ...]):
+    scope = Scope(read=read, deny=deny + DEFAULT_DENY)
+    assert is_readable(scope, path) == scope.path(path, "read").ok
+
+
+@given(PATHS, PATTERNS, PATTERNS)
+def test_no_folder_is_passed_over_that_holds_something_readable(
+    path: str, read: tuple[str, ...], deny: tuple[str, ...]
+):
+    scope = Scope(read=read, deny=deny)
+    if not is_readable(scope, path):
+        return
+    parts = components(path)
+    above = ["/" + "/".join(parts[:depth]) for depth in range(len(parts))]
+    assert all(may_hold(scope, folder) or is_denied(scope, folder) for folder in above)
+
+
+@given(PATHS)
+def test_a_literal_pattern_reaches_from_the_folder_of_the_file_it_names(path: str):
+    found = reach(literal(path))
+    assert found.anchor == components(path)[:-1]
+    assert found.depth == 1
+
+
+def test_a_lookup_starts_at_the_workspace_else_at_the_longest_folder_a_pattern_names():
+    scope = Scope(read=("/ws/**", "/data/**", "/data/big/*.csv", "/etc/hosts"), root="/ws")
+    starts = {
+        "/ws/a/b": ("ws",),
+        "/data/x": ("data",),
+        "/data/big/x.csv": ("data", "big"),
+        "/etc/hosts": ("etc",),
+        "/ws_evil/a": None,
+        "/": None,
+    }
+    assert {path: anchor_of(scope, components(path)) for path in starts} == starts
+
+
+def test_a_scope_without_patterns_reaches_nothing_and_denies_what_is_closed():
+    scope = Scope(root="/ws")
+    assert not may_hold(scope, "/ws")
+    assert not is_readable(scope, "/ws/a")
+    assert is_denied(scope, "/home/u/.ssh/id")
+    assert not is_denied(Scope(closed=()), "/home/u/.ssh/id")
+    assert scope.closed == ALWAYS_CLOSED
+
+
+def test_a_plain_name_has_one_form():
+    assert forms("/ws/a") == ("/ws/a",)
+    assert len(set(forms("/ws/caf\u00e9"))) == 2
