@@ -1,0 +1,190 @@
+"""A session held open by this process: its entries as the file has them, and the only way to add to it."""
+
+import os
+import threading
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from retinue.domain.session import Session
+from retinue.domain.transcript import Entry, Returned, Said
+from retinue.errors import Failed
+from retinue.ports import Chance
+from retinue.store import names, thoughts
+from retinue.store.disk import Threads, write_all
+from retinue.store.lock import hold
+from retinue.store.markdown import open_line, render
+from retinue.store.reading import Reading
+from retinue.store.sessionfile import SessionFile
+
+_TRIES = 8
+"""How often an append is repeated when a person saves the file at the very same moment."""
+
+Key = tuple[bool, str]
+"""A result bears its call's id, so the id alone does not tell them apart."""
+
+
+class FileConversation:
+    """Implements `ports.Conversation` on a folder. All work on the file is done in a thread, one at a time."""
+
+    def __init__(self, session: Session, *, directory: int, chance: Chance, threads: Threads) -> None:
+        self.session = session
+        self.entries: list[Entry] = []
+        self.memo: dict[str, Any] = {}
+        self.torn: str | None = None
+        self._directory = directory
+        self._file = SessionFile(session, directory)
+        self._chance = chance
+        self._threads = threads
+        self._one = threading.Lock()
+        self._present: set[Key] = set()
+        self._own: dict[Key, Entry] = {}
+        """What was added since the conversation was opened or last rested: a save may not drop it."""
+        self._opened = ""
+        self._typed = ""
+        self._taken: dict[str, Said] = {}
+
+    async def append(self, *entries: Entry) -> None:
+        await self._threads.do(lambda: self._append(entries))
+
+    async def refresh(self) -> bool:
+        if not self._file.changed():
+            return False
+        return await self._threads.do(self._refresh)
+
+    def typed(self) -> str:
+        return self._typed
+
+    async def take_typed(self, said: Entry) -> None:
+        await self._threads.do(lambda: self._take_typed(said))
+
+    async def rest(self) -> None:
+        await self._threads.do(self._rest)
+
+    async def log_tool(self, heading: str) -> None:
+        await self._threads.do(lambda: self._log_tool(heading.encode("utf-8", "backslashreplace")))
+
+    def load(self) -> None:
+        """Reads the file for the first time; a torn tail is cut aside now and never later."""
+        reading, self.torn = self._file.open(names.torn(self._chance.now()))
+        self._adopt(reading)
+
+    def close(self) -> None:
+        """Gives the lock back, once nothing is being written any more."""
+        with self._one:
+            os.close(self._directory)
+
+    def _append(self, entries: Sequence[Entry]) -> None:
+        with self._one:
+            fresh = {_key(entry): entry for entry in entries if _key(entry) not in self._present}
+            if not fresh:
+                return
+            self._own.update(fresh)
+            try:
+                self._write(list(fresh.values()))
+            except BaseException:
+                for key in fresh:
+                    self._own.pop(key, None)
+                raise
+
+    def _write(self, missing: list[Entry]) -> None:
+        for _ in range(_TRIES):
+            thoughts.add(self.session.path, self._directory, missing)
+            if self._file.add(b"".join(map(render, missing))):
+                self._note(missing)
+                return
+            missing = self._reread()
+            if not missing:
+                return
+        raise Failed(f"{self._file.path} keeps changing; try again when nobody is writing to it")
+
+    def _note(self, added: Sequence[Entry]) -> None:
+        if self._typed:
+            self._hear(Said(id=self._opened, by="user", text=self._typed))
+        self._opened = self._typed = ""
+        self.entries.extend(added)
+        self._present.update(map(_key, added))
+
+    def _hear(self, said: Said) -> None:
+        self.entries.append(said)
+        self._present.add(_key(said))
+
+    def _refresh(self) -> bool:
+        with self._one:
+            if not self._file.changed():
+                return False
+            before = self.entries
+            missing = self._reread()
+            if missing:
+                self._write(missing)
+            return self.entries != before
+
+    def _reread(self) -> list[Entry]:
+        """Takes the file as a person left it; what is missing of our own must be added again."""
+        self._adopt(self._file.reread())
+        return [entry for key, entry in self._own.items() if key not in self._present]
+
+    def _adopt(self, reading: Reading) -> None:
+        entries = (
+            thoughts.restored(reading.entries, self._directory) if reading.thoughtful else reading.entries
+        )
+        self._opened, self._typed = reading.opened, reading.typed
+        if self._typed and self._opened in self._taken:
+            entries.append(replace(self._taken[self._opened], text=self._typed))
+            self._typed = ""
+        if entries != self.entries:
+            self.entries, self.memo = entries, {}
+        self._present = set(map(_key, entries))
+
+    def _take_typed(self, said: Entry) -> None:
+        with self._one:
+            fresh = self._file.changed()
+            if fresh:
+                self._reread()
+            typed, opened = self._typed, self._opened
+            if typed and isinstance(said, Said):
+                self._file.sync()
+                self._taken[opened] = replace(said, id=opened, text=typed if fresh else said.text)
+                self._hear(self._taken[opened])
+                self._typed = ""
+                return
+        self._append((said,))
+
+    def _rest(self) -> None:
+        with self._one:
+            self._own.clear()
+            for _ in range(_TRIES):
+                if self._file.empty or (self._opened and self._opened not in self._taken):
+                    return
+                entry_id = self._chance.entry_id()
+                if self._file.add_open_line(open_line(entry_id).encode()):
+                    self._opened = entry_id
+                    return
+                self._reread()
+
+    def _log_tool(self, heading: bytes) -> None:
+        """The log is derived and never read back, so a full disk may cost it a heading."""
+        with self._one, suppress(OSError):
+            flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
+            file = os.open(names.TOOLS, flags, 0o600, dir_fd=self._directory)
+            try:
+                write_all(file, heading)
+            finally:
+                os.close(file)
+
+
+def opened(session: Session, *, chance: Chance, threads: Threads) -> FileConversation:
+    """Takes the session's lock and reads its file; the lock is given back when that fails."""
+    directory = hold(session.path, chance.now())
+    try:
+        conversation = FileConversation(session, directory=directory, chance=chance, threads=threads)
+        conversation.load()
+    except BaseException:
+        os.close(directory)
+        raise
+    return conversation
+
+
+def _key(entry: Entry) -> Key:
+    return (isinstance(entry, Returned), entry.id)

@@ -1,0 +1,124 @@
+"""The few ways this room touches the disk: threads that wait for it, files replaced whole, stamps that tell a change."""
+
+# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# ruff: noqa: PTH105, PTH108, PTH118
+
+import asyncio
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import TypeVar
+
+from retinue.errors import NoRoom
+from retinue.store import names
+
+T = TypeVar("T")
+Stamp = tuple[int, int, int, int]
+"""Inode, size, and both times in nanoseconds: what differs when a file was changed or replaced."""
+_THREADS = 4
+
+
+class Threads:
+    """A few threads in which files are read, written and synced, so that the loop never waits for a disk."""
+
+    def __init__(self) -> None:
+        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="retinue-store")
+
+    async def do(self, work: Callable[[], T]) -> T:
+        """Work that has started is finished even when nobody waits for it any more."""
+        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
+
+    async def have(self, work: Callable[[], T], drop: Callable[[T], object]) -> T:
+        """As `do`, for what must be given back: when nobody waits any more, `drop` gets it."""
+        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: None if done.exception() else drop(done.result()))
+            raise
+
+    def close(self) -> None:
+        self._pool.shutdown(wait=True)
+
+
+def stamp(stat: os.stat_result) -> Stamp:
+    return (stat.st_ino, stat.st_size, stat.st_mtime_ns, stat.st_ctime_ns)
+
+
+def stamp_of(path: str, *, directory: int | None = None) -> Stamp | None:
+    """None when there is no such file."""
+    try:
+        return stamp(os.stat(path, dir_fd=directory))
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+
+
+def read_file(path: str, *, directory: int | None = None) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    try:
+        return read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_all(descriptor: int) -> bytes:
+    size = os.fstat(descriptor).st_size
+    pieces = [os.read(descriptor, size + 1)]
+    while pieces[-1]:
+        pieces.append(os.read(descriptor, 1 << 20))
+    return b"".join(pieces)
+
+
+def write_new(path: str, data: bytes, *, sync: bool = False) -> None:
+    """A file that must not be there yet, for its owner's eyes only."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """One write of everything; what a short write left over is tried again, so that the disk says why."""
+    written = os.write(descriptor, data) if data else 0
+    while written < len(data):
+        written += os.write(descriptor, data[written:])
+
+
+def replace_file(path: str, data: bytes, *, token: str) -> None:
+    """The whole new content or the whole old one, never a mixture, whatever happens meanwhile."""
+    folder, name = os.path.split(path)
+    temporary = os.path.join(folder, f".{name}.{token}")
+    try:
+        write_new(temporary, data, sync=True)
+        os.replace(temporary, path)
+        sync_path(folder)
+    except OSError as error:
+        with suppress(OSError):
+            os.unlink(temporary)
+        raise no_room(path, error) from error
+
+
+def sync_path(path: str) -> None:
+    """On disk: a file's bytes, or which names a folder holds."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def unused(folder: str, name: str) -> str:
+    """A path in this folder that nothing has yet: the name, or the name with a number."""
+    count = 1
+    while os.path.lexists(os.path.join(folder, names.numbered(name, count))):
+        count += 1
+    return os.path.join(folder, names.numbered(name, count))
+
+
+def no_room(path: str, error: OSError) -> NoRoom:
+    reason = error.strerror or str(error)
+    return NoRoom(f"Cannot write {path}: {reason}; nothing was added. Free the disk or make it writable")

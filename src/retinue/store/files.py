@@ -1,0 +1,221 @@
+"""Conversations as folders below one root: the store that one machine uses."""
+
+# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH116, PTH118, PTH119, PTH120
+
+import os
+import shutil
+import time
+from collections.abc import AsyncGenerator
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from dataclasses import replace
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.agent import Agent, preset_hash
+from retinue.domain.session import Session, stamp
+from retinue.domain.transcript import Entry
+from retinue.errors import BadDefinition, Failed, Usage
+from retinue.ports import Chance, NewSession
+from retinue.store import branches, definitions, folder, names
+from retinue.store.conversation import FileConversation, opened
+from retinue.store.disk import Threads, no_room, read_file, replace_file, sync_path, unused, write_new
+from retinue.store.facts import write_facts
+from retinue.store.lock import alone, held
+from retinue.store.reading import read
+from retinue.store.shelf import Shelf, top_folder
+from retinue.store.tail import torn_at
+
+_CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases"})
+_STALE_SECONDS = 3600
+_DELETED_KEPT = timedelta(days=30)
+
+
+class FileStore:
+    """Implements `ports.Store`."""
+
+    def __init__(self, root: Path, chance: Chance) -> None:
+        self.root = root
+        self._chance = chance
+        self._threads = Threads()
+        self._shelf = Shelf(os.path.realpath(root))
+
+    def close(self) -> None:
+        """Ends the threads; what they are writing is written first."""
+        self._threads.close()
+
+    async def create(self, new: NewSession) -> Session:
+        return await self._threads.do(lambda: self._create(new))
+
+    async def find(self, ref: str) -> Session:
+        return await self._threads.do(lambda: self._shelf.find(ref))
+
+    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
+        everything = await self._threads.do(self._shelf.all)
+        chosen = [each for each in everything if (children or each.top) and agent in {None, each.agent}]
+        return sorted(chosen, key=lambda each: (each.updated_at, each.id), reverse=True)
+
+    def open(self, session: Session) -> AbstractAsyncContextManager[FileConversation]:
+        return self._open(session)
+
+    @asynccontextmanager
+    async def _open(self, session: Session) -> AsyncGenerator[FileConversation]:
+        conversation = await self._threads.have(
+            lambda: opened(session, chance=self._chance, threads=self._threads), FileConversation.close
+        )
+        try:
+            yield conversation
+        finally:
+            conversation.close()
+
+    async def preset(self, session: Session) -> tuple[Agent, str]:
+        return await self._threads.do(lambda: _preset(session))
+
+    async def change(self, session: Session, **facts: Any) -> Session:
+        return await self._threads.do(lambda: self._change(session, facts))
+
+    async def entries(self, session: Session) -> tuple[list[Entry], list[str]]:
+        """What the file says, read without a lock and without touching it, and what is wrong with it."""
+        return await self._threads.do(lambda: _entries(session))
+
+    async def problems(self, session: Session) -> tuple[str, ...]:
+        """What is wrong with the files that say who the session is."""
+        return await self._threads.do(lambda: self._shelf.at(session.path).problems)
+
+    async def clear(self, session: Session) -> Session:
+        """The history is put aside under another name; who the session is stays."""
+        return await self._threads.do(lambda: self._clear(session))
+
+    async def delete(self, session: Session) -> str:
+        """The folder gets a name that no list shows and no reference finds; `sweep` removes it later."""
+        return await self._threads.do(lambda: self._delete(session))
+
+    async def branch(
+        self, session: Session, *, at: str | None = None, include: bool = True, name: str
+    ) -> Session:
+        """A new branch of a top-level session, from here on the current one."""
+        return await self._threads.do(
+            lambda: (
+                self._shelf.at(
+                    branches.branch(session, self._chance, at=at, include=include, name=name)
+                ).session
+            )
+        )
+
+    async def sweep(self) -> list[str]:
+        """Removes what a crash left half built and what was deleted long ago; says what it removed."""
+        return await self._threads.do(self._sweep)
+
+    def _create(self, new: NewSession) -> Session:
+        self._make_root()
+        if new.name is None:
+            session = folder.build(self._shelf.root, new, self._chance)
+        else:
+            with alone(os.path.join(self._shelf.root, names.CHANGES)):
+                self._free_name(new.name, None)
+                session = folder.build(self._shelf.root, new, self._chance)
+        return self._shelf.at(session.path).session
+
+    def _make_root(self) -> None:
+        try:
+            os.makedirs(self._shelf.root, 0o700, exist_ok=True)
+        except OSError as error:
+            raise no_room(self._shelf.root, error) from error
+
+    def _free_name(self, name: str, slug: str | None) -> None:
+        for each in self._shelf.all():
+            if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
+                raise Usage(f'Session name "{name}" is already in use')
+
+    def _change(self, session: Session, facts: dict[str, Any]) -> Session:
+        unknown = sorted(set(facts) - _CHANGEABLE)
+        if unknown:
+            raise Usage(f"A session's {unknown[0]} cannot be changed; {', '.join(sorted(_CHANGEABLE))} can")
+        self._make_root()
+        with alone(os.path.join(self._shelf.root, names.CHANGES)):
+            if facts.get("name"):
+                self._free_name(facts["name"], session.slug)
+            known = replace(self._shelf.at(session.path).session, **facts)
+            where = os.path.join(session.path, names.FACTS)
+            replace_file(where, write_facts(known), token=self._chance.uuid())
+        return self._shelf.at(session.path).session
+
+    def _clear(self, session: Session) -> Session:
+        now = self._chance.now()
+        with held(session.path, now):
+            for name in (names.SESSION, names.TOOLS, names.THOUGHTS):
+                where = os.path.join(session.path, name)
+                if os.path.lexists(where):
+                    self._put_aside(where, names.cleared(name, now), keep=name != names.THOUGHTS)
+            sync_path(session.path)
+        return self._shelf.at(session.path).session
+
+    def _put_aside(self, where: str, name: str, *, keep: bool) -> None:
+        """An empty file takes the old one's place in one step: the folder is never without it."""
+        above = os.path.dirname(where)
+        try:
+            os.link(where, unused(above, name))
+            if not keep:
+                os.unlink(where)
+                return
+            temporary = os.path.join(above, f".{os.path.basename(where)}.{self._chance.uuid()}")
+            write_new(temporary, b"")
+            os.replace(temporary, where)
+        except OSError as error:
+            raise no_room(where, error) from error
+
+    def _delete(self, session: Session) -> str:
+        top = top_folder(session)
+        now = self._chance.now()
+        with ExitStack() as stack:
+            for path in folder.within(top):
+                stack.enter_context(held(path, now))
+            final = unused(os.path.dirname(top), names.deleted(os.path.basename(top), now))
+            try:
+                os.rename(top, final)
+                sync_path(os.path.dirname(top))
+            except OSError as error:
+                raise no_room(top, error) from error
+        return final
+
+    def _sweep(self) -> list[str]:
+        forgotten = stamp(self._chance.now() - _DELETED_KEPT)
+        removed: list[str] = []
+        for path in list(folder.leftovers(self._shelf.root)):
+            name = os.path.basename(path)
+            gone = names.deleted_at(name)
+            with suppress(OSError):
+                old = gone < forgotten if gone else time.time() - os.stat(path).st_mtime > _STALE_SECONDS
+                if old:
+                    shutil.rmtree(path)
+                    removed.append(path)
+        return removed
+
+
+def _preset(session: Session) -> tuple[Agent, str]:
+    where = os.path.join(session.path, names.PRESET)
+    try:
+        text = read_file(where).decode()
+        return definitions.parse_preset(text, where, name=session.agent), preset_hash(text)
+    except (OSError, UnicodeDecodeError, BadDefinition) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise Failed(f"Failed to load preset from {session.path}: {reason}") from error
+
+
+def _entries(session: Session) -> tuple[list[Entry], list[str]]:
+    where = os.path.join(session.path, names.SESSION)
+    try:
+        data = read_file(where)
+    except OSError as error:
+        return [], [f"{where} cannot be read: {error.strerror}"]
+    problems: list[str] = []
+    torn = torn_at(data)
+    if torn is not None:
+        problems.append(
+            f"{where} has a torn tail of {len(data) - torn} bytes; it is cut off when the session is opened"
+        )
+    reading = read(data[:torn], where, lenient=True)
+    if reading.problem is not None:
+        problems.append(str(reading.problem))
+    return reading.entries, problems

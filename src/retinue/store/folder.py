@@ -1,0 +1,292 @@
+"""A session's folder: built complete or not at all, and read back as the session it is."""
+
+# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120, PTH211
+
+import errno
+import os
+import re
+import shutil
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+
+from retinue.domain.session import Session, child_slug, top_slug
+from retinue.errors import BadDefinition, NotFound, Usage
+from retinue.ports import Chance, NewSession
+from retinue.store import names
+from retinue.store.disk import Stamp, no_room, read_file, stamp_of, write_new
+from retinue.store.facts import (
+    Facts,
+    iso,
+    read_facts,
+    read_plan,
+    time_of,
+    workspace_of,
+    write_facts,
+    write_plan,
+)
+from retinue.store.marker import Head, read_head
+from retinue.store.snippet import last_words
+
+_TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
+_SLUG_TIME = re.compile(r"-(\d{14})(?:-|$)")
+_NO_FACTS = Facts(id="")
+_DEEPEST = 16
+
+Stamps = tuple[Stamp | None, Stamp | None, Stamp | None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """A session as its files say, and what is wrong with them."""
+
+    session: Session
+    problems: tuple[str, ...]
+    stamps: Stamps
+
+
+def build(root: str, new: NewSession, chance: Chance) -> Session:
+    """Makes the folder of a new session under a hidden name and renames it last."""
+    if not new.agent:
+        raise Usage("A session needs an agent; name one")
+    now = chance.now()
+    parent = new.parent
+    if parent is None:
+        where, slug = root, top_slug(new.agent, now)
+    else:
+        where, slug = os.path.join(parent.path, names.AGENTS), child_slug(new.agent, new.description, now)
+        if not os.path.isdir(parent.path):
+            raise NotFound(f"The folder of the parent session is gone: {parent.path}")
+    token = chance.uuid()
+    session = Session(
+        id=token,
+        slug=slug,
+        agent=new.agent,
+        type="agent" if parent else "branch",
+        path="",
+        parent=parent.id if parent else None,
+        parent_slug=parent.slug if parent else None,
+        depth=parent.depth + 1 if parent else 0,
+        aliases=tuple(new.aliases),
+        name=new.name,
+        created_at=now,
+        updated_at=now,
+        attributes=new.attributes,
+        workspace=new.workspace,
+        ceiling=new.ceiling,
+        preset_hash=new.preset_hash,
+    )
+    temporary = os.path.join(where, f"{names.NEW}{token}")
+    try:
+        with suppress(FileExistsError):
+            os.mkdir(where, 0o700)
+        return _build(session, where, temporary, new.preset)
+    except OSError as error:
+        raise no_room(where, error) from error
+    finally:
+        if os.path.lexists(temporary):
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _build(session: Session, where: str, temporary: str, preset: str) -> Session:
+    os.mkdir(temporary, 0o700)
+    inner = temporary
+    if session.top:
+        inner = os.path.join(temporary, names.BRANCHES, session.branch)
+        os.mkdir(os.path.dirname(inner), 0o700)
+        os.mkdir(inner, 0o700)
+        os.symlink(os.path.join(names.BRANCHES, session.branch), os.path.join(temporary, names.CURRENT))
+    write_new(os.path.join(inner, names.SESSION), b"")
+    write_new(os.path.join(inner, names.TOOLS), b"")
+    write_new(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
+    for count in range(1, 10_000):
+        named = replace(session, slug=names.numbered(session.slug, count))
+        folder = os.path.join(where, named.slug)
+        if os.path.lexists(folder):
+            continue
+        write_new(os.path.join(inner, names.PLAN), write_plan(named))
+        write_new(os.path.join(inner, names.FACTS), write_facts(named))
+        try:
+            os.rename(temporary, folder)
+        except OSError as error:
+            if error.errno not in _TAKEN:
+                raise
+            os.unlink(os.path.join(inner, names.PLAN))
+            os.unlink(os.path.join(inner, names.FACTS))
+            continue
+        return replace(
+            named, path=os.path.join(folder, os.path.relpath(inner, temporary)) if session.top else folder
+        )
+    raise OSError(errno.EEXIST, "too many folders of one name")
+
+
+def stamps_of(path: str) -> Stamps:
+    return (
+        stamp_of(os.path.join(path, names.FACTS)),
+        stamp_of(os.path.join(path, names.PLAN)),
+        stamp_of(os.path.join(path, names.SESSION)),
+    )
+
+
+def read(path: str) -> Found:
+    """The session in a folder, wherever the folder is. Damage is reported, and what else is known still counts."""
+    stamps = stamps_of(path)
+    problems: list[str] = []
+    facts, plan = _facts(path, stamps, problems), _plan(path, stamps, problems)
+    start, words = last_words(os.path.join(path, names.SESSION))
+    head = read_head(start) or Head(slug="")
+    session = _session(path, facts, plan, head, problems)
+    times = [each[2] for each in (stamps[0], stamps[2]) if each]
+    updated = datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
+    pinned = facts.pinned_at or (session.created_at if facts.pinned else None)
+    return Found(
+        session=replace(session, updated_at=updated, pinned_at=_aware(pinned), last_snippet=words),
+        problems=tuple(problems),
+        stamps=stamps,
+    )
+
+
+def _facts(path: str, stamps: Stamps, problems: list[str]) -> Facts:
+    if stamps[0] is None:
+        problems.append(f"{path} has no {names.FACTS}; its identity is taken from {names.SESSION}")
+        return _NO_FACTS
+    try:
+        return read_facts(read_file(os.path.join(path, names.FACTS)))
+    except (ValueError, OSError) as error:
+        problems.append(f"{os.path.join(path, names.FACTS)} cannot be read: {error}")
+        return _NO_FACTS
+
+
+def _plan(path: str, stamps: Stamps, problems: list[str]) -> Mapping[str, str]:
+    where = os.path.join(path, names.PLAN)
+    if stamps[1] is None:
+        problems.append(f"{path} has no {names.PLAN}; {names.FACTS} is taken instead")
+        return {}
+    try:
+        return read_plan(read_file(where), where)
+    except (BadDefinition, OSError) as error:
+        problems.append(f"{where} cannot be read: {error}")
+        return {}
+
+
+def _session(path: str, facts: Facts, plan: Mapping[str, str], head: Head, problems: list[str]) -> Session:
+    slug, branch = _place(path)
+    slug = facts.slug or head.slug or plan.get("session_id") or slug
+    parent_slug = plan.get("parent_session_id") or facts.parent_slug or head.parent or None
+    kind = plan.get("type") or facts.type
+    if kind not in {"agent", "branch"}:
+        if kind:
+            problems.append(f"{path}: type {kind!r} is neither agent nor branch")
+        kind = "agent" if parent_slug else "branch"
+    created = (
+        time_of(plan.get("created", ""))
+        or _aware(facts.created_at)
+        or _slug_time(slug)
+        or datetime.fromtimestamp(0, UTC)
+    )
+    if facts.created_at is not None and "created" in plan and plan["created"] == iso(facts.created_at):
+        created = _aware(facts.created_at) or created
+    return Session(
+        id=facts.id or head.id or str(uuid.uuid5(uuid.NAMESPACE_URL, f"retinue:{slug}/{branch}")),
+        slug=slug,
+        agent=plan.get("preset") or facts.agent or slug.partition("-")[0],
+        type="agent" if kind == "agent" else "branch",
+        branch=facts.branch or head.branch or branch,
+        path=path,
+        parent=facts.parent,
+        parent_slug=parent_slug,
+        depth=facts.depth or int(kind == "agent"),
+        aliases=facts.aliases,
+        name=facts.name,
+        created_at=created,
+        updated_at=created,
+        attributes=facts.attributes,
+        workspace=workspace_of(facts.workspace, path),
+        ceiling=facts.ceiling,
+        preset_hash=facts.preset_hash,
+    )
+
+
+def _place(path: str) -> tuple[str, str]:
+    """Slug and branch as the folder's name has them: the last resort."""
+    above, name = os.path.split(path)
+    if os.path.basename(above) == names.BRANCHES:
+        return os.path.basename(os.path.dirname(above)), name
+    return name, names.MAIN
+
+
+def _slug_time(slug: str) -> datetime | None:
+    found = _SLUG_TIME.search(slug)
+    try:
+        return datetime.strptime(found[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC) if found else None
+    except ValueError:
+        return None
+
+
+def _aware(at: datetime | None) -> datetime | None:
+    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
+
+
+def walk(root: str) -> Iterator[str]:
+    """Every session folder below the root: branches, and the agents of each, and theirs."""
+    for top in _folders(root):
+        if not os.path.lexists(os.path.join(top, names.SESSION)):
+            yield from within(top)
+
+
+def within(path: str) -> Iterator[str]:
+    """The session folders in one session's folder, itself included."""
+    if os.path.lexists(os.path.join(path, names.SESSION)):
+        yield path
+        yield from _agents(path, 0)
+        return
+    for branch in _folders(os.path.join(path, names.BRANCHES)):
+        if os.path.lexists(os.path.join(branch, names.SESSION)):
+            yield branch
+            yield from _agents(branch, 0)
+
+
+def children(path: str) -> Iterator[str]:
+    """The folders of a session's own children."""
+    for child in _folders(os.path.join(path, names.AGENTS)):
+        if os.path.lexists(os.path.join(child, names.SESSION)):
+            yield child
+
+
+def leftovers(root: str) -> Iterator[str]:
+    """Folders that were never finished, and those that were deleted."""
+    for above, inside, _ in os.walk(root):
+        gone = [name for name in inside if name.startswith(names.NEW) or names.deleted_at(name)]
+        yield from (os.path.join(above, name) for name in gone)
+        inside[:] = [name for name in inside if names.listed(name)]
+
+
+def _agents(path: str, depth: int) -> Iterator[str]:
+    if depth > _DEEPEST:
+        return
+    for child in children(path):
+        yield child
+        yield from _agents(child, depth + 1)
+
+
+def _folders(path: str) -> Iterator[str]:
+    try:
+        with os.scandir(path) as found:
+            inside = sorted(
+                each.path for each in found if names.listed(each.name) and each.is_dir(follow_symlinks=False)
+            )
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return
+    yield from inside
+
+
+def current(top: str) -> str | None:
+    """The branch folder that `current` names; main when the link is gone."""
+    for name in (names.CURRENT, os.path.join(names.BRANCHES, names.MAIN)):
+        branch = os.path.realpath(os.path.join(top, name))
+        if os.path.lexists(os.path.join(branch, names.SESSION)):
+            return branch
+    return None

@@ -1,0 +1,59 @@
+"""Every file and folder name in a session's folder, so that no other module spells one."""
+
+import re
+from datetime import datetime
+
+from retinue.domain.session import SLUG_UNSAFE, stamp
+
+SESSION = "session.md"
+PRESET = "preset.md"
+PLAN = "scope-plan.yml"
+TOOLS = "tools.org"
+FACTS = "session.json"
+THOUGHTS = "thoughts.jsonl"
+BRANCH_FACTS = "branch-metadata.yml"
+BRANCHES = "branches"
+AGENTS = "agents"
+CURRENT = "current"
+MAIN = "main"
+HOLDER = ".lock"
+"""The words of whoever holds the folder: for messages only, the lock itself is the kernel's."""
+CHANGES = ".changes"
+"""Locked for a moment while names and facts change, so that two processes do not both take one name."""
+NEW = ".new-"
+"""How a folder is called until it is complete."""
+
+_DELETED = re.compile(r"\.deleted\.(\d{14})(?:-\d+)?$")
+
+
+def torn(at: datetime) -> str:
+    return f"{SESSION}.torn-{stamp(at)}"
+
+
+def cleared(name: str, at: datetime) -> str:
+    return f"{name}.cleared-{stamp(at)}"
+
+
+def deleted(name: str, at: datetime) -> str:
+    return f"{name}.deleted.{stamp(at)}"
+
+
+def deleted_at(name: str) -> str | None:
+    """When a folder of this name was deleted, as its name says; None for a living one."""
+    found = _DELETED.search(name)
+    return found[1] if found else None
+
+
+def branch(name: str, at: datetime) -> str:
+    """`<YYYYMMDDHHMMSS>-<name>`."""
+    return f"{stamp(at)}-{SLUG_UNSAFE.sub('-', name.strip().lower())[:80] or 'branch'}"
+
+
+def numbered(name: str, count: int) -> str:
+    """The count-th try at a name that must be new: x, x-2, x-3."""
+    return name if count == 1 else f"{name}-{count}"
+
+
+def listed(name: str) -> bool:
+    """Whether a folder of this name can be a session: hidden and deleted ones cannot."""
+    return not name.startswith(".") and deleted_at(name) is None

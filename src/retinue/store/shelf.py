@@ -1,0 +1,165 @@
+"""All sessions below one root, found by any of their names; each folder is read again only when its files changed."""
+
+# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# ruff: noqa: PTH111, PTH112, PTH113, PTH118, PTH119, PTH120, PTH206
+
+import difflib
+import os
+from collections.abc import Callable, Iterable, Sequence
+
+from retinue.domain.session import Session
+from retinue.errors import NotFound, Usage
+from retinue.store import folder, names
+from retinue.store.disk import read_file
+from retinue.store.marker import read_head
+
+_SHOWN = 8
+
+
+class Shelf:
+    """The files are the truth. What is remembered is where a session was and how its files looked then."""
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self._known: dict[str, folder.Found] = {}
+        self._places: dict[str, str] = {}
+
+    def at(self, path: str) -> folder.Found:
+        """The session in this folder, as its files are now."""
+        known = self._known.get(path)
+        if known is None or known.stamps != folder.stamps_of(path):
+            known = folder.read(path)
+            self._known[path] = known
+            self._places[known.session.id] = path
+        return known
+
+    def all(self) -> list[Session]:
+        found = {path: self.at(path) for path in folder.walk(self.root)}
+        self._known = found
+        self._places = {each.session.id: path for path, each in found.items()}
+        return [each.session for each in found.values()]
+
+    def find(self, ref: str) -> Session:
+        """The one session that is meant. Usage lists the candidates of an ambiguous name, NotFound the nearest."""
+        if not ref.strip():
+            raise Usage("Name a session: its id, slug, alias, name or path")
+        found = self._remembered(ref) or self._named(ref) or self._by_path(ref)
+        if found is not None:
+            return found
+        everything = self.all()
+        for matches in _WAYS:
+            meant = self._one([each for each in everything if matches(each, ref)], ref)
+            if meant is not None:
+                return meant
+        raise NotFound(f"There is no session {ref!r}{_nearest(ref, everything)}")
+
+    def _remembered(self, ref: str) -> Session | None:
+        path = self._places.get(ref)
+        if path is None or not os.path.lexists(os.path.join(path, names.SESSION)):
+            return None
+        session = self.at(path).session
+        return session if session.id == ref else None
+
+    def _named(self, ref: str) -> Session | None:
+        """A top-level session by the name of its folder: no list is needed."""
+        slug, _, branch = ref.partition("/")
+        top = os.path.join(self.root, slug)
+        if slug in {"", ".", ".."} or "/" in branch or not names.listed(slug) or not os.path.isdir(top):
+            return None
+        if not branch:
+            path = folder.current(top)
+            return self.at(path).session if path else None
+        path = os.path.join(top, names.BRANCHES, branch)
+        hidden = branch in {".", ".."} or not names.listed(branch)
+        if hidden or not os.path.lexists(os.path.join(path, names.SESSION)):
+            return None
+        return self.at(path).session
+
+    def _by_path(self, ref: str) -> Session | None:
+        path = os.path.realpath(os.path.expanduser(ref))
+        if os.path.isdir(path):
+            return self._by_folder(path, ref)
+        if os.path.isfile(path):
+            return self._by_file(path, ref)
+        if ref.startswith(("/", "./", "../", "~")):
+            raise NotFound(f"There is no file or folder {ref}")
+        return None
+
+    def _by_folder(self, path: str, ref: str) -> Session | None:
+        if os.path.isfile(os.path.join(path, names.SESSION)) and _is_session(path):
+            return self.at(path).session
+        branch = folder.current(path) if os.path.isdir(os.path.join(path, names.BRANCHES)) else None
+        if branch is not None and _is_session(branch):
+            return self.at(branch).session
+        if "/" in ref:
+            raise Usage(f"{ref} is not a session's folder: it holds no {names.SESSION} of Retinue's")
+        return None
+
+    def _by_file(self, path: str, ref: str) -> Session | None:
+        above, name = os.path.split(path)
+        if name == names.SESSION and _is_session(above):
+            return self.at(above).session
+        if name == names.SESSION or "/" in ref or name.endswith(".md"):
+            raise Usage(f"{ref} is not a session: it does not begin with Retinue's head line")
+        return None
+
+    def _one(self, found: Sequence[Session], ref: str) -> Session | None:
+        """Branches of one session are told apart by which of them is current."""
+        if len(found) <= 1:
+            return found[0] if found else None
+        if len({each.slug for each in found}) == 1:
+            live = [each for each in found if self._is_current(each)]
+            if len(live) == 1:
+                return live[0]
+        shown = ", ".join(f"{each.slug}/{each.branch} ({each.id})" for each in found[:_SHOWN])
+        more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
+        raise Usage(f"{ref!r} could be {len(found)} sessions: {shown}{more}; say more of it")
+
+    def _is_current(self, session: Session) -> bool:
+        inside = os.path.relpath(session.path, self.root).split(os.sep)
+        branch = os.path.join(self.root, *inside[:3])
+        return folder.current(os.path.join(self.root, inside[0])) == os.path.realpath(branch)
+
+
+def top_folder(session: Session) -> str:
+    """The folder that is the whole session: of a top-level one the folder above its branches."""
+    above = os.path.dirname(session.path)
+    return os.path.dirname(above) if os.path.basename(above) == names.BRANCHES else session.path
+
+
+def _is_session(path: str) -> bool:
+    """By content: our head line at the very start, or an empty conversation beside our other files."""
+    try:
+        text = read_file(os.path.join(path, names.SESSION))[:4096].decode("utf-8", "replace")
+    except OSError:
+        return False
+    if read_head(text) is not None:
+        return True
+    ours = names.FACTS if text.strip() else names.PRESET
+    return any(os.path.isfile(os.path.join(path, name)) for name in (names.FACTS, ours))
+
+
+def _labels(session: Session) -> Iterable[str]:
+    return (session.id, session.slug, *session.aliases)
+
+
+def _exactly(session: Session, ref: str) -> bool:
+    return ref in _labels(session) or ref == f"{session.slug}/{session.branch}"
+
+
+def _by_name(session: Session, ref: str) -> bool:
+    return session.name is not None and session.name.casefold() == ref.casefold()
+
+
+def _by_prefix(session: Session, ref: str) -> bool:
+    return any(label.startswith(ref) for label in _labels(session))
+
+
+_WAYS: tuple[Callable[[Session, str], bool], ...] = (_exactly, _by_name, _by_prefix)
+"""What a reference may be, in this order; the first that fits anything decides."""
+
+
+def _nearest(ref: str, everything: Sequence[Session]) -> str:
+    known = {label for each in everything for label in (*_labels(each), each.name or "")}
+    near = difflib.get_close_matches(ref, sorted(known), n=1)
+    return f"; the nearest is {near[0]!r}" if near else ""

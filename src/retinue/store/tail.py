@@ -1,0 +1,95 @@
+"""Where a file that a crash cut short stops being what was acknowledged."""
+
+from dataclasses import dataclass
+
+from retinue.store.marker import BEGINS, KINDS, OPEN, Attributes, attributes
+from retinue.store.reading import FRAMES
+
+_OPEN = OPEN.encode()
+_SEPARATOR = b"\n" + _OPEN
+_STARTS = tuple(f"{OPEN}{kind}".encode() for kind in KINDS)
+
+
+def torn_at(data: bytes) -> int | None:
+    """The byte from which a tail is torn: an unfinished marker line, a body shorter than its marker says, or a
+    reply without all of its calls (both are one write, so such a reply was never acknowledged)."""
+    good = _whole_lines(data, len(data))
+    last = _marker_before(data, good)
+    if last is not None and last.length >= 0 and good - last.body < last.length:
+        good = last.start
+    good = _whole_replies(data, good)
+    return None if good == len(data) else good
+
+
+@dataclass(frozen=True, slots=True)
+class _Marker:
+    start: int
+    body: int
+    """Where its body starts."""
+    known: Attributes
+
+    @property
+    def kind(self) -> str:
+        return self.known.get("", "")
+
+    @property
+    def length(self) -> int:
+        """The bytes its body should have, -1 when it does not say."""
+        return _count(self.known.get("n", "-1"))
+
+
+def _whole_lines(data: bytes, end: int) -> int:
+    """The end without the first part of a marker line, when that is what the last line is."""
+    start = data.rfind(b"\n", 0, end) + 1
+    line = data[start:end]
+    if not line:
+        return end
+    if line.startswith(_STARTS):
+        text = line[len(_OPEN) :].decode("utf-8", "surrogateescape")
+        return start if BEGINS.match(text) and attributes(text) is None else end
+    if not any(each.startswith(line) for each in _STARTS):
+        return end
+    return start if _could_follow(data, start, line) else end
+
+
+def _could_follow(data: bytes, start: int, line: bytes) -> bool:
+    """Whether a new entry would have started here: after exactly the body its predecessor announced."""
+    last = _marker_before(data, start)
+    if last is None:
+        return start == 0
+    if last.length >= 0:
+        whole = start - last.body > last.length or last.length == 0
+        return whole and data[last.body + last.length : start] in FRAMES
+    return data[:start].endswith(b"\n\n") and len(line) > 1
+
+
+def _whole_replies(data: bytes, end: int) -> int:
+    calls, marker = 0, _marker_before(data, end)
+    while marker is not None and marker.kind == "call":
+        calls += 1
+        marker = _marker_before(data, marker.start)
+    if marker is None or marker.kind != "agent" or _count(marker.known.get("calls", "0")) <= calls:
+        return end
+    return marker.start
+
+
+def _marker_before(data: bytes, end: int) -> _Marker | None:
+    """The last marker line that starts before `end`; lines that only look like one are passed over."""
+    while end > 0:
+        found = data.rfind(_SEPARATOR, 0, end)
+        start = found + 1 if found >= 0 else 0
+        stop = data.find(b"\n", start)
+        line = data[start : stop if stop >= 0 else len(data)].removeprefix(b"\xef\xbb\xbf")
+        known = (
+            attributes(line[len(_OPEN) :].decode("utf-8", "surrogateescape"))
+            if line.startswith(_OPEN)
+            else None
+        )
+        if known is not None:
+            return _Marker(start, stop + 1 if stop >= 0 else len(data), known)
+        end = start
+    return None
+
+
+def _count(value: str) -> int:
+    return int(value) if value.isdecimal() else -1

@@ -1,0 +1,66 @@
+"""What a provider wants back unchanged, kept beside session.md so that the conversation stays readable."""
+
+# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# ruff: noqa: PTH118
+
+import json
+import os
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, cast
+
+from retinue.domain.transcript import Entry, Said
+from retinue.store import names
+from retinue.store.disk import no_room, read_file, write_all
+
+
+def add(folder: str, directory: int, entries: Iterable[Entry]) -> None:
+    """On disk before the entries that name them."""
+    lines = [
+        json.dumps({"id": entry.id, "blocks": entry.thoughts})
+        for entry in entries
+        if isinstance(entry, Said) and entry.thoughts
+    ]
+    if not lines:
+        return
+    data = "".join(f"{line}\n" for line in lines).encode()
+    try:
+        file = os.open(
+            names.THOUGHTS, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=directory
+        )
+        try:
+            size = os.fstat(file).st_size
+            whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
+            write_all(file, data if whole else b"\n" + data)
+            os.fsync(file)
+        finally:
+            os.close(file)
+    except OSError as error:
+        raise no_room(os.path.join(folder, names.THOUGHTS), error) from error
+
+
+def restored(entries: Sequence[Entry], directory: int) -> list[Entry]:
+    """The entries with their blocks; an entry whose blocks are lost goes on without them."""
+    try:
+        known = _blocks(read_file(names.THOUGHTS, directory=directory))
+    except FileNotFoundError:
+        return list(entries)
+    return [
+        replace(entry, thoughts=known[entry.id])
+        if isinstance(entry, Said) and entry.by == "agent" and entry.id in known
+        else entry
+        for entry in entries
+    ]
+
+
+def _blocks(data: bytes) -> Mapping[str, tuple[str, ...]]:
+    found: dict[str, tuple[str, ...]] = {}
+    for line in data.splitlines():
+        try:
+            value: Any = json.loads(line)
+        except ValueError:
+            continue  # A line that a crash cut short belongs to an entry that was never written.
+        if isinstance(value, dict):
+            record = cast("dict[str, Any]", value)
+            found[str(record.get("id", ""))] = tuple(str(block) for block in record.get("blocks", ()))
+    return found

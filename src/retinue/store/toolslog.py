@@ -1,0 +1,39 @@
+"""tools.org: one heading per tool call, for people who read logs in an outline. It is never read back."""
+
+import re
+from datetime import datetime
+
+from retinue.domain.transcript import Called, Returned
+from retinue.store.facts import iso
+from retinue.store.markdown import spelled
+
+_ORG_SYNTAX = re.compile(r"^([ \t]*)(,*(?:\*|#\+))", re.MULTILINE)
+
+
+def heading(called: Called, returned: Returned, started_at: datetime) -> str:
+    """The call with its properties, its arguments and what came of it."""
+    outcome = "ok" if returned.ok else "failed"
+    return (
+        f"* {_flat(called.tool)} {_flat(called.id)}\n"
+        f":PROPERTIES:\n"
+        f":ID: {_flat(called.id)}\n"
+        f":TOOL: {_flat(called.tool)}\n"
+        f":START: {iso(started_at)}\n"
+        f":DURATION_MS: {returned.ms}\n"
+        f":OUTCOME: {outcome}\n"
+        f":END:\n"
+        f"#+begin_src json\n{_block(called.args)}#+end_src\n"
+        f"#+begin_example\n{_block(returned.text)}#+end_example\n\n"
+    )
+
+
+def _flat(text: str) -> str:
+    return " ".join(spelled(text).split())
+
+
+def _block(text: str) -> str:
+    """No line of it can end the block or open a heading."""
+    if not text:
+        return ""
+    safe = _ORG_SYNTAX.sub(r"\1,\2", spelled(text))
+    return safe if safe.endswith("\n") else f"{safe}\n"
