@@ -1,7 +1,6 @@
 """Settings: what the operator and the environment say, read once, typed, and with every mistake named by its key."""
 
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
@@ -160,6 +159,8 @@ def _file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
 
 
 def _toml(text: str) -> dict[str, Any]:
+    import tomllib  # noqa: PLC0415  (start-up is a promise, and many have no such file)
+
     if strict_json.depth(text) > MAX_DEPTH:
         raise Mistake(1, f"is nested deeper than {MAX_DEPTH} levels")
     try:

@@ -4,7 +4,6 @@ import os
 import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from importlib import resources
 from pathlib import Path
 from typing import Any, Protocol, Self
 
@@ -183,7 +182,7 @@ class DefinitionCatalogue:
             found.append(Layer(source=INLINE, partial=partial))
         if not found and self.project_dir is not None:
             project = self._file_layer(self.project_dir, name, watched)
-            found = [project] if project is not None else []
+            found = [_harmless(project)] if project is not None else []
         return found
 
     def missing(self, name: str) -> NotFound:
@@ -401,6 +400,16 @@ def _layer(written: definitions.Written, source: str, name: str, text: str | Non
     return Layer(source=source, partial=partial, text=text)
 
 
+def _harmless(layer: Layer) -> Layer:
+    """A project never says where a model is asked: the user's key would go there."""
+    if layer.partial.get("driver_settings") or layer.partial.get("external"):
+        raise BadDefinition(
+            layer.source,
+            "a project's definition may not say which server is asked; remove driver_settings and external",
+        )
+    return layer
+
+
 def _misnamed(path: Path) -> BadDefinition:
     slug = slugged(path.stem)
     say = f"; '{slug}{path.suffix}' would do" if slug else ""
@@ -408,9 +417,8 @@ def _misnamed(path: Path) -> BadDefinition:
 
 
 def built_in_texts() -> dict[str, str]:
-    folder = resources.files("retinue.store") / "agents"
-    return {
-        each.name.removesuffix(".md"): each.read_text("utf-8")
-        for each in folder.iterdir()
-        if each.name.endswith(".md")
-    }
+    """Read beside this module: the general way to package data takes longer to import than all of them to read."""
+    return {path.stem: path.read_text("utf-8") for path in sorted(_AGENTS.glob("*.md"))}
+
+
+_AGENTS = Path(__file__).with_name("agents")

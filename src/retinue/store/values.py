@@ -1,6 +1,5 @@
 """Raw values become typed ones here, and a wrong one is named by the path of its key."""
 
-import difflib
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, cast
@@ -32,6 +31,8 @@ def shown(path: Path) -> str:
 
 def nearest(word: str, known: Iterable[str]) -> str:
     """A known word that may have been meant, or nothing."""
+    import difflib  # noqa: PLC0415  (only a mistake needs it, and start-up is a promise)
+
     choices = {choice.lower(): choice for choice in known}
     close = difflib.get_close_matches(word.lower(), choices, n=1, cutoff=0.6)
     return choices[close[0]] if close else ""

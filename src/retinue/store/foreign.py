@@ -1,0 +1,261 @@
+"""Definitions that were written for other programs: checked field by field, and brought over into files of ours."""
+
+import json
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+from retinue.domain.agent import NAME, Agent
+from retinue.errors import BadDefinition
+from retinue.store import definitions, toolnames, values, wild
+from retinue.store.catalogue import built_in_texts, read_text
+from retinue.store.dialects import CLAUDE_MODELS, Verdict
+from retinue.store.fields import ALIASES, NATIVE, Partial, Reading, interpret, merged, slugged
+from retinue.store.values import Wrong
+
+MAX_SHOWN = 120
+_TOOL = re.compile(r"[^,\s()]+(?:\([^)]*\))?")
+_LIMITING = frozenset(
+    (
+        "tool_allow", "tool_deny", "capability_allow", "capability_deny", "agent_allow", "agent_deny",
+        "skill_allow", "skill_deny", "paths", "workspace", "ceiling", "defaultWorkspace", "permissionOverrides",
+        "isolation", "subagents",
+    )
+)  # fmt: skip
+"""Fields that take rights away: one that cannot be understood cannot be left out either."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FieldVerdict:
+    field: str
+    """The key as it stands in the source."""
+    value_shown: str
+    verdict: Verdict
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checked:
+    """What becomes of one foreign definition."""
+
+    path: Path
+    ok: bool
+    """Whether it can be imported."""
+    name: str
+    dialect: str
+    fields: tuple[FieldVerdict, ...] = ()
+    problems: tuple[str, ...] = ()
+    mended: tuple[str, ...] = ()
+    """Keys whose value is no YAML as written, and was taken as plain text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Imported:
+    """A check, and the file that was written; None where nothing was."""
+
+    checked: Checked
+    target: Path | None = None
+    name: str = ""
+
+
+def check(path: Path | str) -> list[Checked]:
+    """Every definition in a file or folder. Never raises: what cannot be read is a problem of its own."""
+    return [checked for checked, _ in _judged(Path(path))]
+
+
+def import_(path: Path | str, user_dir: Path) -> list[Imported]:
+    """Writes a definition of ours for each that is usable. Never overwrites: a name that is taken gets a number."""
+    taken = {*built_in_texts()}
+    found: list[Imported] = []
+    for checked, agent in _judged(Path(path)):
+        if agent is None:
+            found.append(Imported(checked=checked))
+            continue
+        try:
+            target = _write(agent, user_dir, taken)
+        except OSError as error:
+            problem = f"cannot be written to {user_dir}: {error.strerror}"
+            found.append(Imported(checked=replace(checked, ok=False, problems=(*checked.problems, problem))))
+            continue
+        found.append(Imported(checked=checked, target=target, name=target.stem))
+    return found
+
+
+def _judged(path: Path) -> list[tuple[Checked, Agent | None]]:
+    if not os.path.lexists(path):
+        return [
+            (Checked(path=path, ok=False, name="", dialect="none", problems=("there is no such file",)), None)
+        ]
+    return [_judge(found) for file in wild.files(path) for found in wild.read(file)]
+
+
+def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
+    where = Path(f"{found.path}#{found.place}") if found.place else found.path
+    if found.problem:
+        checked = Checked(path=where, ok=False, name="", dialect="none", problems=(found.problem,))
+        return checked, None
+    keys, notes = _prepared(found)
+    partial, readings = interpret(keys)
+    problems = [str(each.wrong) for each in readings if each.wrong is not None and _limits(each.key)]
+    name = str(partial.pop("name", None) or slugged(found.path.stem) or "agent")
+    agent: Agent | None = None
+    try:
+        agent = _agent(found, merged(partial, _kept(readings)), name)
+    except (Wrong, BadDefinition) as error:
+        problems.append(str(error))
+    verdicts = tuple(
+        _verdict(each, found.keys[each.key], notes.get(each.key, ""))
+        for each in readings
+        if each.key in found.keys
+    )
+    checked = Checked(
+        path=where,
+        ok=not problems,
+        name=name,
+        dialect=_dialect(found.keys),
+        fields=verdicts,
+        problems=tuple(problems),
+        mended=found.mended,
+    )
+    return checked, None if problems else agent
+
+
+def _agent(found: wild.Found, partial: Partial, name: str) -> Agent:
+    """The definition as ours; it must survive being written down and read again."""
+    beside = partial.pop("prompt_path", None)
+    prompts = [text for text in (partial.get("prompt"), found.body, beside) if text]
+    if len(prompts) > 1:
+        raise Wrong((), "has more than one prompt; keep one of them")
+    if beside is not None:
+        partial["prompt"] = _beside(found.path, beside)
+    elif found.body:
+        partial["prompt"] = found.body
+    agent = definitions.build(partial, name)
+    definitions.parse_preset(definitions.render(agent), str(found.path))
+    return agent
+
+
+def _beside(path: Path, relative: str) -> str:
+    if Path(relative).is_absolute() or ".." in Path(relative).parts:
+        raise Wrong(("promptPath",), f"'{relative}' is not a file below {path.parent}")
+    try:
+        return definitions.prompt_of(read_text(path.parent / relative))
+    except OSError as error:
+        raise Wrong(("promptPath",), f"'{relative}' cannot be read: {error.strerror}") from error
+
+
+def _prepared(found: wild.Found) -> tuple[dict[str, Any], dict[str, str]]:
+    """The keys with names and tool lists put the way ours must be, and a note for each key that was changed."""
+    keys = dict(found.keys)
+    notes: dict[str, str] = dict.fromkeys(found.mended, "is no YAML as written; taken as plain text")
+    for key, value in found.keys.items():
+        native = ALIASES.get(key, key)
+        if native == "name" and value is not None and not isinstance(value, dict | list):
+            written = str(value)
+            keys[key] = (
+                written
+                if NAME.fullmatch(written)
+                else slugged(written) or slugged(found.path.stem) or "agent"
+            )
+            if keys[key] != value:
+                notes[key] = f"'{keys[key]}'"
+                if not any(ALIASES.get(each, each) == "display_name" for each in keys) and written.strip():
+                    keys["display_name"] = " ".join(written.split())
+        elif native in ("tool_allow", "tool_deny") and isinstance(value, str | list):
+            keys[key], said = _tools(cast("str | list[Any]", value), denied=native == "tool_deny")
+            notes[key] = "; ".join(each for each in (notes.get(key, ""), said) if each)
+    return keys, notes
+
+
+def _tools(value: str | list[Any], *, denied: bool) -> tuple[list[Any], str]:
+    """Tools limited to certain calls (`Bash(git *)`) are left out of what is allowed, and denied as a whole."""
+    written: list[Any] = _TOOL.findall(value) if isinstance(value, str) else value
+    kept: list[Any] = []
+    limited: list[str] = []
+    for each in written:
+        if isinstance(each, str) and "(" in each:
+            limited.append(each)
+            if denied:
+                kept.append(each.partition("(")[0])
+        else:
+            kept.append(each)
+    words = [toolnames.ours(each) for each in kept if isinstance(each, str)]
+    unknown = [
+        each for each in words if each not in toolnames.BUILT_IN and not any(char in each for char in "*?[")
+    ]
+    say = f"{'denied as a whole' if denied else 'left out'}: {', '.join(limited)}" if limited else ""
+    names_none = f"naming no built-in tool: {', '.join(unknown)}" if unknown else ""
+    return kept, "; ".join(each for each in (say, names_none) if each)
+
+
+def _limits(key: str) -> bool:
+    return ALIASES.get(key, key) in _LIMITING
+
+
+def _kept(readings: list[Reading]) -> Partial:
+    """Keys that we do not know, among the notes."""
+    unknown = {each.key: values.anything(each.value, ()) for each in readings if each.unknown}
+    return {"notes": unknown} if unknown else {}
+
+
+def _verdict(reading: Reading, source: Any, note: str) -> FieldVerdict:
+    verdict, say = reading.verdict, reading.note
+    if reading.unknown:
+        verdict, say = Verdict.KEPT, "no such field here; kept among the notes"
+    elif note and verdict is Verdict.HONOURED:
+        verdict = Verdict.MAPPED
+    said = "; ".join(each for each in (say, note) if each)
+    return FieldVerdict(field=reading.key, value_shown=_shown(source), verdict=verdict, note=said)
+
+
+def _shown(value: Any) -> str:
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    flat = " ".join(text.split())
+    return flat if len(flat) <= MAX_SHOWN else flat[: MAX_SHOWN - 1] + "…"
+
+
+_DIALECTS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("agent-config", frozenset(("agentId", "toolAllowlist", "toolDenylist", "systemPrompt", "chat"))),
+    ("profile", frozenset(("promptPath", "defaultWorkspace", "permissionOverrides"))),
+    ("preset", frozenset(("backend",))),
+    ("opencode", frozenset(("mode", "hidden", "permission"))),
+    (
+        "claude-code",
+        frozenset(("disallowedTools", "permissionMode", "mcpServers", "hooks", "color", "maxTurns")),
+    ),
+)
+"""Which program a definition was written for, told by keys that only it uses."""
+
+
+def _dialect(keys: Mapping[str, Any]) -> str:
+    for name, telling in _DIALECTS:
+        if telling & keys.keys():
+            return name
+    tools = keys.get("tools")
+    words: list[Any] = (
+        _TOOL.findall(tools) if isinstance(tools, str) else tools if isinstance(tools, list) else []
+    )
+    if keys.get("model") in (*CLAUDE_MODELS, "inherit") or any(each in toolnames.OURS for each in words):
+        return "claude-code"
+    return "retinue" if set(keys) <= {*NATIVE, "tools"} else "other"
+
+
+def _write(agent: Agent, user_dir: Path, taken: set[str]) -> Path:
+    """Creates the file under the first free name."""
+    user_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    number = 1
+    while True:
+        name = agent.name if number == 1 else f"{agent.name[:59]}-{number}"
+        number += 1
+        target = user_dir / f"{name}.md"
+        if name in taken or os.path.lexists(target.with_suffix(".json")):
+            continue
+        try:
+            with target.open("x", encoding="utf-8", newline="") as file:
+                file.write(definitions.render(replace(agent, name=name)))
+        except FileExistsError:
+            continue
+        return target

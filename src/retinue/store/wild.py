@@ -1,0 +1,146 @@
+"""Definition files as they are found in the wild, read with patience: what is broken is said, and nothing is raised."""
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from retinue.errors import BadDefinition
+from retinue.store import definitions, frontmatter, strict_json, strict_yaml
+from retinue.store.catalogue import read_text
+from retinue.store.strict_yaml import Mistake
+
+SUFFIXES = (".md", ".markdown", ".mdc", ".json", ".yml", ".yaml")
+SKIPPED = (".git", "node_modules")
+MAX_FILES = 10_000
+_TOP_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+(.*))?\Z")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """One definition in a file, or the reason why there is none."""
+
+    path: Path
+    place: str = ""
+    """Where in the file, when it holds several: `agents[2]`."""
+    keys: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    body: str = ""
+    mended: tuple[str, ...] = ()
+    """Keys whose value is no YAML as written, and was taken as plain text."""
+    problem: str = ""
+
+
+def files(path: Path) -> Iterator[Path]:
+    """The file itself, or every file below a folder that could hold a definition, in a stable order."""
+    if not path.is_dir():
+        yield path
+        return
+    count = 0
+    for folder, folders, names in os.walk(path):
+        folders[:] = sorted(each for each in folders if each not in SKIPPED)
+        for name in sorted(names):
+            if name.lower().endswith(SUFFIXES) and count < MAX_FILES:
+                count += 1
+                yield Path(folder) / name
+
+
+def read(path: Path) -> list[Found]:
+    """Every definition that one file holds."""
+    try:
+        text = read_text(path).removeprefix("\ufeff")
+        definitions.check_text(text)
+        return list(_definitions(path, text))
+    except BadDefinition as bad:
+        return [Found(path=path, problem=bad.problem)]
+    except Mistake as mistake:
+        return [Found(path=path, problem=f"line {mistake.line}: {mistake.problem}")]
+    except OSError as error:
+        return [Found(path=path, problem=f"cannot be read: {error.strerror or error}")]
+
+
+def _definitions(path: Path, text: str) -> Iterator[Found]:
+    suffix = path.suffix.lower()
+    if suffix == ".json":
+        yield from _several(path, strict_json.read(text))
+    elif suffix in (".yml", ".yaml"):
+        yield from _several(path, strict_yaml.document(text).value)
+    else:
+        yield _markdown(path, text)
+
+
+def _several(path: Path, value: Any) -> Iterator[Found]:
+    """One definition, or a configuration that lists them."""
+    holder = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
+    inside: Any = next(
+        (holder[key] for key in ("agents", "agent") if isinstance(holder.get(key), list | dict)), None
+    )
+    if isinstance(value, list):
+        inside, key = cast("Any", value), ""
+    else:
+        key = "agents" if "agents" in holder else "agent"
+    if inside is None:
+        yield _one(path, "", value)
+    elif isinstance(inside, list):
+        for at, each in enumerate(cast("list[Any]", inside)):
+            yield _one(path, f"{key}[{at}]", each)
+    else:
+        for name, each in cast("dict[str, Any]", inside).items():
+            named = {"name": name, **cast("dict[str, Any]", each)} if isinstance(each, dict) else each
+            yield _one(path, f"{key}.{name}", named)
+
+
+def _one(path: Path, place: str, value: Any) -> Found:
+    if not isinstance(value, dict) or not value:
+        return Found(path=path, place=place, problem="is not a definition: it must be a map of fields")
+    return Found(path=path, place=place, keys=cast("dict[str, Any]", value))
+
+
+def _markdown(path: Path, text: str) -> Found:
+    front, body = frontmatter.split(text, str(path))
+    prompt = definitions.prompt_of(body)
+    try:
+        keys = definitions.written(strict_yaml.document(front.replace("\r\n", "\n")), "", first=2).keys
+        return Found(path=path, keys=keys, body=prompt)
+    except Mistake as mistake:
+        keys, mended = by_lines(front, mistake)
+        return Found(path=path, keys=keys, body=prompt, mended=mended)
+
+
+def by_lines(front: str, mistake: Mistake) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Each top-level key by itself: what is YAML is read as YAML, and what is not is the text its author meant.
+    A key said twice, or no keys at all, is beyond mending: then the first mistake stands."""
+    found: dict[str, Any] = {}
+    mended: list[str] = []
+    for key, rest, more in _chunks(front.replace("\r\n", "\n")):
+        if key in found:
+            raise Mistake(mistake.line + 1, f"'{key}' is said twice")
+        try:
+            found[key] = strict_yaml.document("\n".join((f"{key}: {rest}".rstrip(), *more))).value[key]
+        except (Mistake, KeyError, TypeError):
+            found[key] = _as_text(rest, more)
+            mended.append(key)
+    if not found:
+        raise Mistake(mistake.line + 1, mistake.problem)
+    return found, tuple(mended)
+
+
+def _chunks(front: str) -> Iterator[tuple[str, str, list[str]]]:
+    key, rest, more = "", "", list[str]()
+    for line in front.split("\n"):
+        match = _TOP_KEY.match(line)
+        if match is None:
+            more.append(line)
+            continue
+        if key:
+            yield key, rest, more
+        key, rest, more = match.group(1), match.group(2) or "", []
+    if key:
+        yield key, rest, more
+
+
+def _as_text(rest: str, more: list[str]) -> str:
+    text = "\n".join((rest.strip(), *(line.strip() for line in more))).strip()
+    quotes = len(text) > 1 and text[0] == text[-1] and text[0] in "\"'"
+    return (text[1:-1] if quotes else text).replace("\\n", "\n")
