@@ -34,10 +34,12 @@ class Conversation(Protocol):
     """A session held open by this process: its entries as the file has them, and the only way to add to it."""
 
     session: Session
-    entries: Sequence[Entry]
     memo: dict[str, Any]
     torn: str | None
     """Where a torn tail was put when this was opened, if there was one."""
+
+    @property
+    def entries(self) -> Sequence[Entry]: ...
 
     async def append(self, *entries: Entry) -> None:
         """All of them in one write, on disk when this returns; an entry already there by id is not added again."""

@@ -51,7 +51,9 @@ class App:
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance = system_chance()
         self.store = FileStore(config.home / "sessions", chance)
-        self.agents = DefinitionCatalogue.of(config)
+        self.agents = DefinitionCatalogue(
+            user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
+        )
         self._ports = Ports(
             store=self.store,
             agents=self.agents,
@@ -77,6 +79,7 @@ class App:
         await self._engine.close()
         await self._ports.driver.close()
         await self._ledger.close()
+        self.store.close()
         self._owner.close()
 
     @contextmanager
@@ -216,19 +219,21 @@ class App:
     async def session_json(self, ref: str) -> dict[str, Any]:
         """The shape that `sessions show --json` prints."""
         session = await self.store.find(ref)
-        entries = await self.store.entries(session)
+        entries, problems = await self.store.entries(session)
         running = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
         return _session_json(session) | {
             "status": str(running[0].status) if running else "idle",
             "entries": len(entries),
             "announcements": [],
+            "problems": [*problems, *await self.store.problems(session)],
         }
 
     async def entries(self, ref: str) -> list[Entry]:
-        return list(await self.store.entries(await self.store.find(ref)))
+        entries, _ = await self.store.entries(await self.store.find(ref))
+        return entries
 
     async def rename(self, ref: str, name: str) -> Session:
-        return await self.store.rename(await self.store.find(ref), name)
+        return await self.store.change(await self.store.find(ref), name=name)
 
     async def pin(self, ref: str) -> Session:
         return await self.store.change(await self.store.find(ref), pinned_at=self._ports.chance.now())
@@ -237,10 +242,16 @@ class App:
         return await self.store.change(await self.store.find(ref), pinned_at=None)
 
     async def clear(self, ref: str) -> Session:
-        return await self.store.clear(await self.store.find(ref))
+        session = await self.store.find(ref)
+        await self._no_live_run(session)
+        return await self.store.clear(session)
 
     async def delete(self, ref: str) -> Session:
-        return await self.store.delete(await self.store.find(ref))
+        """Put aside under another name, not destroyed."""
+        session = await self.store.find(ref)
+        await self._no_live_run(session)
+        await self.store.delete(session)
+        return session
 
     async def branch(
         self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
@@ -327,6 +338,11 @@ class App:
                 return last.text
         where = f"{session.path}/session.md"
         raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
+
+    async def _no_live_run(self, session: Session) -> None:
+        for run in await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
+            if self._lives(run):
+                raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
 
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
