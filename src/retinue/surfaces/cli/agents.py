@@ -1,5 +1,6 @@
 """Agents: who there is, what each is made of, and bringing definitions from elsewhere."""
 
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
@@ -80,6 +81,80 @@ async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
     """Delete an agent's definition file; its sessions stay."""
     app.agents.delete(name)
     terminal.facts({"name": name, "deleted": True})
+
+
+@agents.command("check")
+@click.argument("path")
+@plainly
+async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
+    """Say of each field of a definition, or of every one in a folder, what would become of it.
+
+    Reads definitions of other programs too. Nothing is written; the exit code is 1 when one cannot be used.
+    """
+    checked = foreign.check(_there(path))
+    if terminal.json:
+        terminal.value([_checked(one) for one in checked])
+    for one in checked:
+        _tell(terminal, one)
+    return 0 if all(one.ok for one in checked) else 1
+
+
+@agents.command("import")
+@click.argument("path")
+@on_app()
+async def import_agents(app: App, terminal: Terminal, path: str) -> int:
+    """Write a definition of ours for each one in a file or folder; nothing is ever overwritten."""
+    imported = foreign.import_(_there(path), app.config.agents_dir)
+    if terminal.json:
+        terminal.value(
+            [
+                _checked(one.checked)
+                | {"agent": one.name or None, "target": str(one.target) if one.target else None}
+                for one in imported
+            ]
+        )
+    for one in imported:
+        _tell(terminal, one.checked)
+        terminal.line(f"→ {one.name}: {one.target}\n" if one.target else "→ not imported\n")
+    return 0 if all(one.target for one in imported) else 1
+
+
+def _there(path: str) -> Path:
+    if not os.path.lexists(path):
+        raise NotFound(f"there is no file or folder {path}")
+    return Path(path)
+
+
+def _checked(one: foreign.Checked) -> dict[str, Any]:
+    return {
+        "path": str(one.path),
+        "ok": one.ok,
+        "name": one.name,
+        "dialect": one.dialect,
+        "fields": [_field(field) for field in one.fields],
+        "problems": list(one.problems),
+        "mended": list(one.mended),
+    }
+
+
+def _field(field: foreign.FieldVerdict) -> dict[str, str]:
+    return {
+        "field": field.field,
+        "value": field.value_shown,
+        "verdict": str(field.verdict),
+        "note": field.note,
+    }
+
+
+def _tell(terminal: Terminal, one: foreign.Checked) -> None:
+    """One definition for people: what it is, what becomes of each field, and what is in the way."""
+    if terminal.json:
+        return
+    terminal.line(f"{one.path}: {one.name or 'no agent'} ({one.dialect})")
+    if one.fields:
+        terminal.rows([_field(field) for field in one.fields], CHECK_COLUMNS, empty="")
+    for problem in one.problems:
+        terminal.line(f"problem: {problem}")
 
 
 def _row(defined: Defined) -> dict[str, Any]:

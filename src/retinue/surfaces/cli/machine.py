@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import click
 
 from retinue.app import App
-from retinue.domain.run import as_json
+from retinue.domain.run import Status, as_json
 from retinue.errors import NotFound
-from retinue.surfaces.cli.command import on_app, plainly
+from retinue.surfaces.cli.command import exit_code, on_app, plainly
+from retinue.surfaces.cli.follow import ending
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.shapes import took
 from retinue.surfaces.cli.terminal import Column, Terminal
@@ -44,7 +45,7 @@ async def demo(terminal: Terminal, home: str | None) -> int:
     show = await shown(home)
     if terminal.json:
         terminal.value(as_json(show.run))
-        return 0
+        return exit_code(show.run)
     terminal.note("The model is scripted: its words are prepared, everything else is real.", colour="33")
     terminal.line(f"> {show.run.ask.task}\n")
     terminal.line(show.run.text)
@@ -52,7 +53,9 @@ async def demo(terminal: Terminal, home: str | None) -> int:
     for line in tree(show):
         terminal.line(line)
     terminal.line(f"\nThe conversation is a file: {show.run.path}")
-    return 0
+    if show.run.status is not Status.DONE:
+        terminal.note(ending(show.run), colour="31")
+    return exit_code(show.run)
 
 
 def tree(show: Shown) -> list[str]:
@@ -74,4 +77,7 @@ def bench(arguments: tuple[str, ...]) -> int:
     """Measure what Retinue costs on this machine."""
     if importlib.util.find_spec(BENCH) is None:
         raise NotFound("this installation carries no benchmark")
-    return importlib.import_module(BENCH).main(list(arguments)) or 0
+    asked = (
+        [*arguments, "--json"] if click.get_current_context().meta.get("retinue.json") else list(arguments)
+    )
+    return importlib.import_module(BENCH).main(asked) or 0

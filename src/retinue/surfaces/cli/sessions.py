@@ -34,7 +34,7 @@ def sessions() -> None:
 async def list_sessions(app: App, terminal: Terminal, agent: str | None, top: bool) -> None:
     """All sessions: pinned ones first, then the newest."""
     found = await app.sessions(agent=agent, children=not top)
-    found.sort(key=lambda session: session.pinned_at is None)
+    found.sort(key=lambda session: session.pinned_at.timestamp() if session.pinned_at else 0, reverse=True)
     terminal.rows([session_row(session) for session in found], SESSION_COLUMNS, empty=EMPTY)
 
 

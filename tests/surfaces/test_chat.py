@@ -1,0 +1,110 @@
+"""Talking line by line, on a terminal and from a script."""
+
+import json
+import os
+import termios
+from pathlib import Path
+from typing import Any
+
+
+def test_a_person_talks_and_leaves_with_ctrl_d(retinue: Any):
+    """Shows: U10."""
+    retinue.plays(["Hello to you.", "Still here."])
+    screen = retinue.on_terminal("chat")
+    before = termios.tcgetattr(screen.fd)
+    screen.until("> ")
+    screen.type("hello\n")
+    screen.until("Hello to you.")
+    screen.until("> ")
+    screen.type("are you there?\n")
+    screen.until("Still here.")
+    screen.until("> ")
+    screen.press("d")
+    code, _ = screen.left()
+    assert code == 0
+    assert termios.tcgetattr(screen.fd) == before
+    listed = retinue("sessions", "list", "--json").json
+    assert [row["last_snippet"] for row in listed] == ["Still here."]
+
+
+def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(retinue: Any, eventually: Any):
+    retinue.plays([{"text": "Never finished.", "delay": 60}, "Go on then.", "Go on then."])
+    screen = retinue.on_terminal("chat")
+    screen.until("> ")
+    screen.type("think\n")
+    eventually(lambda: [run for run in retinue("runs", "list", "--json").json if run["status"] == "running"])
+    screen.press("c")
+    screen.until("cancelled")
+    screen.until("> ")
+    screen.type("/path\n")
+    path = Path(screen.until("session.md").split()[-1])
+    screen.until("> ")
+    screen.press("c")
+    screen.until("again leaves")
+    screen.press("c")
+    assert screen.left()[0] == 0
+    assert "think" in path.read_text()
+
+
+def test_nothing_is_made_before_the_first_words(retinue: Any):
+    retinue.plays(["Hi."])
+    ran = retinue("chat", stdin="/path\n/agents\n/help\n/nothing\n/quit\nnever heard\n")
+    assert "general" in ran.out
+    assert "/clear" in ran.out
+    assert "nothing was said yet" in ran.err
+    assert "there is no /nothing" in ran.err
+    assert retinue("sessions", "list", "--json").json == []
+
+
+def test_a_script_talks_on_standard_input(retinue: Any):
+    retinue.plays(["One.", "Two.", "Three."])
+    first = retinue("chat", stdin="a\n\nb\n")
+    assert (first.code, first.out) == (0, "One.\nTwo.\n")
+    session = retinue("sessions", "list", "--json").json[0]
+    second = retinue("chat", session["slug"], "--json", stdin="c\n/rename Alphabet\n/clear\n")
+    assert [run["text"] for run in json.loads(second.out)] == ["Three."]
+    shown = retinue("sessions", "show", session["slug"], "--json").json
+    assert (shown["name"], shown["entries"]) == ("Alphabet", 0)
+
+
+def test_switching_to_an_agent_goes_on_in_its_latest_session(retinue: Any):
+    """Shows: C024."""
+    retinue.plays({"general": ["I am general."], "explorer": ["I explore.", "I explore on."]})
+    explorer = retinue("run", "--agent", "explorer", "look", "--json").json
+    ran = retinue("chat", stdin="who?\n/agent explorer\nand now?\n/agent\n/tools\n/new\n")
+    assert ran.out.startswith("I am general.\nI explore on.\nexplorer\n")
+    assert "grep" in ran.out
+    assert retinue("sessions", "show", explorer["slug"], "--json").json["entries"] == 4
+
+
+def test_a_definition_brings_its_own_slash_command(retinue: Any, tmp_path: Path):
+    folder = tmp_path / "config" / "agents"
+    folder.mkdir(parents=True)
+    (folder / "critic.md").write_text(
+        "---\nname: critic\ndescription: Finds fault\ntriggers: {slash: [/critic]}\n---\nYou find fault.\n"
+    )
+    retinue.plays({"general": ["Here is a plan."], "critic": ["It will not work."]})
+    ran = retinue("chat", stdin="plan\n/critic\n/critic look at it\n")
+    assert ran.out == "Here is a plan.\nIt will not work.\n"
+    assert "say what critic is to do" in ran.err
+    children = [row for row in retinue("sessions", "list", "--json").json if row["type"] == "agent"]
+    assert [row["agent"] for row in children] == ["critic"]
+
+
+def test_hostile_names_and_words_stay_harmless_at_the_prompt(retinue: Any):
+    """Shows: U01."""
+    retinue.plays(["\x1b]0;owned\x07done"])
+    screen = retinue.on_terminal("chat", NO_COLOR="1", TERM="dumb")
+    screen.until("> ")
+    screen.type("hello\n")
+    seen = screen.until("done")
+    assert "\x1b]0" not in seen
+    assert "␛]0;owned␇done" in seen
+    os.write(screen.fd, b"\x04")
+    assert screen.left()[0] == 0
+
+
+def test_a_session_and_an_agent_exclude_each_other(retinue: Any):
+    assert retinue("chat", "some-session", "--agent", "general").code == 2
+    assert retinue("chat", "some-session").code == 7
+    assert retinue("chat", "--agent", "nobody").code == 7

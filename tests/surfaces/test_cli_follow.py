@@ -1,0 +1,158 @@
+"""A run as it goes: what is shown of each event, to a person and to a pipe."""
+
+import io
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from retinue.domain.event import Event, Kind
+from retinue.domain.run import Ask, Run, Status, Waiting
+from retinue.surfaces.cli.command import exit_code
+from retinue.surfaces.cli.follow import Follower, ending
+from retinue.surfaces.cli.person import chosen
+from retinue.surfaces.cli.terminal import Terminal
+
+NOW = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+class Watched(io.StringIO):
+    """A stream that a person looks at."""
+
+    def isatty(self) -> bool:
+        return True
+
+
+class Gone(io.StringIO):
+    """A stream whose reader has left."""
+
+    def write(self, _text: str) -> int:
+        raise BrokenPipeError
+
+
+RUN = Run(
+    id="R",
+    ask=Ask(key="k", agent="general", task="do it"),
+    session_id="S",
+    slug="s",
+    key="s/main",
+    agent="general",
+    path="/s/session.md",
+    created_at=NOW,
+)
+
+
+def a_run(**facts: Any) -> Run:
+    return replace(RUN, **facts)
+
+
+def an_event(kind: Kind, run: str = "R", **data: Any) -> Event:
+    return Event(kind=kind, at=NOW, session="S", run=run, agent="scout", data=data)
+
+
+def followed(out: io.StringIO, err: io.StringIO, *events: Event, run: Run | None = None) -> Follower:
+    follower = Follower(Terminal(json=False, out=out, err=err))
+    follower.follow(run or a_run())
+    for event in events:
+        follower.heard(event)
+    return follower
+
+
+RETRIED = (
+    an_event("text.delta", text="The cap"),
+    an_event("text.discarded"),
+    an_event("text.delta", text="The capital"),
+    an_event("text.delta", text=" is Paris."),
+    an_event("entry.saved", entry="E"),
+)
+
+
+def test_a_pipe_never_sees_what_was_taken_back():
+    out, err = io.StringIO(), io.StringIO()
+    followed(out, err, *RETRIED)
+    assert (out.getvalue(), err.getvalue()) == ("The capital is Paris.\n", "")
+
+
+def test_a_person_sees_words_as_they_come_and_is_told_when_they_are_taken_back(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setenv("NO_COLOR", "1")
+    screen = Watched()
+    followed(screen, screen, *RETRIED)
+    assert screen.getvalue() == "The cap\n(asked again)\nThe capital is Paris.\n"
+
+
+def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    out, err = io.StringIO(), Watched()
+    followed(
+        out,
+        err,
+        an_event("tool.started", tool="agent", call="C", args='{"task":\n"x"}'),
+        an_event("text.delta", run="child", text="not this"),
+        an_event("tool.started", run="child", tool="read", args='{"path": "\x1b[2J"}'),
+        an_event("tool.ended", run="child", tool="read", ok=False),
+        an_event("run.ended", run="child", status="done"),
+        an_event("run.state", phase="model", note="rate limited, again in 3 s"),
+        an_event("text.delta", text="this"),
+        an_event("entry.saved", entry="E"),
+    )
+    assert out.getvalue() == "this\n"
+    assert err.getvalue().splitlines() == [
+        '· agent {"task": "x"}',
+        '· scout: read {"path": "␛[2J"}',
+        "· scout: read did not work",
+        "· scout: done",
+        "· rate limited, again in 3 s",
+    ]
+
+
+def test_what_was_heard_before_the_run_was_known_is_shown_too():
+    out = io.StringIO()
+    follower = Follower(Terminal(json=False, out=out, err=io.StringIO()))
+    follower.heard(an_event("text.delta", text="early"))
+    follower.follow(a_run())
+    follower.finish(a_run(text="early"))
+    assert out.getvalue() == "early\n"
+
+
+def test_words_that_never_came_in_pieces_are_shown_whole():
+    out = io.StringIO()
+    followed(out, io.StringIO()).finish(a_run(text="all at once"))
+    assert out.getvalue() == "all at once\n"
+
+
+def test_a_reader_that_left_does_not_disturb_the_run():
+    follower = followed(Gone(), io.StringIO(), *RETRIED)
+    follower.finish(a_run(text="The capital is Paris."))
+    assert follower.gone
+
+
+@pytest.mark.parametrize(
+    ("run", "code"),
+    [
+        (a_run(status=Status.DONE), 0),
+        (a_run(status=Status.FAILED), 1),
+        (a_run(status=Status.LOST), 1),
+        (a_run(status=Status.TIMED_OUT), 4),
+        (a_run(status=Status.CANCELLED), 5),
+        (a_run(status=Status.WAITING, waiting_for=Waiting.APPROVAL), 6),
+        (a_run(status=Status.WAITING, waiting_for=Waiting.PERSON), 6),
+    ],
+)
+def test_every_end_has_its_exit_code(run: Run, code: int):
+    assert exit_code(run) == code
+
+
+def test_an_end_is_one_sentence():
+    assert ending(a_run(status=Status.TIMED_OUT, error="the deadline passed")) == (
+        "run R timed out: the deadline passed"
+    )
+    assert "waits for approval" in ending(a_run(status=Status.WAITING, waiting_for=Waiting.APPROVAL))
+
+
+def test_a_number_picks_an_option_and_words_stand_for_themselves():
+    assert chosen("2", ["deny", "allow"]) == "allow"
+    assert chosen("3", ["deny", "allow"]) == "3"
+    assert chosen("maybe", ["deny", "allow"]) == "maybe"

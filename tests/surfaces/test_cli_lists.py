@@ -1,0 +1,215 @@
+"""Sessions, runs, agents and tools from the command line: tables for people, arrays for programs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SHOW_KEYS = {
+    "session_id", "key", "agent", "name", "branch", "parent_session_id", "type", "depth", "path", "created_at",
+    "updated_at", "pinned_at", "last_snippet", "attributes", "status", "entries", "announcements",
+}  # fmt: skip
+MORE_KEYS = {
+    "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "deadline_at", "delivery",
+    "attempts", "workspace", "scope_hash", "effects",
+}  # fmt: skip
+
+
+@pytest.fixture
+def talked(retinue: Any) -> dict[str, Any]:
+    """A conversation that has begun."""
+    retinue.plays(["First answer.", "Second answer.", "Third answer."])
+    return retinue("run", "First question", "--json").json
+
+
+def test_a_session_is_shown_with_all_its_facts(retinue: Any, talked: dict[str, Any]):
+    """Shows: C011, C014."""
+    shown = retinue("sessions", "show", talked["slug"], "--json")
+    assert shown.json.keys() >= SHOW_KEYS
+    assert shown.json["path"] == talked["path"]
+    assert (shown.json["type"], shown.json["status"], shown.json["entries"]) == ("branch", "idle", 2)
+    for reference in (talked["session_id"], talked["key"], talked["path"], str(Path(talked["path"]).parent)):
+        assert retinue("sessions", "show", reference, "--json").json["session_id"] == talked["session_id"]
+    assert "First answer." in retinue("sessions", "show", talked["slug"]).out
+
+
+def test_sessions_are_listed_pinned_ones_first(retinue: Any, talked: dict[str, Any]):
+    """Shows: C019."""
+    later = retinue("run", "Another", "--json").json
+    listed = retinue("sessions", "list", "--json").json
+    assert [row["session_id"] for row in listed] == [later["session_id"], talked["session_id"]]
+    assert listed[0].keys() <= retinue("sessions", "show", later["slug"], "--json").json.keys()
+    assert retinue("sessions", "pin", talked["slug"], "--json").json["pinned_at"]
+    table = retinue("sessions", "list")
+    assert table.out.splitlines()[1].startswith(talked["slug"])
+    assert retinue("sessions", "pin", later["slug"]).code == 0
+    again = retinue("sessions", "list", "--json").json
+    assert [row["session_id"] for row in again] == [later["session_id"], talked["session_id"]]
+    assert retinue("sessions", "unpin", talked["slug"], "--json").json["pinned_at"] is None
+    assert retinue("sessions", "list", "--agent", "researcher", "--json").json == []
+
+
+def test_an_empty_list_says_what_to_do_next(retinue: Any):
+    listed = retinue("sessions", "list")
+    assert (listed.code, listed.out) == (0, "")
+    assert "retinue run" in listed.err
+    assert retinue("sessions", "list", "--json").out == "[]\n"
+
+
+def test_a_session_is_renamed_cleared_and_deleted(retinue: Any, talked: dict[str, Any]):
+    """Shows: C014, C021, C022, C023."""
+    ref = talked["session_id"]
+    assert retinue("sessions", "rename", ref, "Cron work", "--json").json["name"] == "Cron work"
+    assert "Cron work" in retinue("sessions", "list").out
+    cleared = retinue("sessions", "clear", ref, "--json").json
+    assert (cleared["entries"], cleared["last_snippet"], cleared["name"]) == (0, "", "Cron work")
+    gone = retinue("sessions", "delete", ref, "--json")
+    assert (gone.code, gone.json["deleted"]) == (0, True)
+    assert retinue("sessions", "show", ref).code == 7
+    assert retinue("sessions", "list", "--json").json == []
+
+
+def test_a_session_is_branched_exported_and_opened(retinue: Any, talked: dict[str, Any]):
+    """Shows: A082."""
+    assert retinue("send", talked["slug"], "Second question").out == "Second answer.\n"
+    branched = retinue("sessions", "branch", talked["slug"], "--exclude", "--name", "other", "--json").json
+    assert branched["branch"] != "main"
+    assert branched["entries"] == 2
+    assert retinue("sessions", "export", talked["slug"]).out == Path(talked["path"]).read_text()
+    entries = retinue("sessions", "export", talked["path"], "--json").json
+    assert [entry["kind"] for entry in entries] == ["said"] * 4
+    assert entries[2]["text"] == "Second question"
+    assert retinue("sessions", "open", talked["path"]).out == talked["path"] + "\n"
+
+
+def test_on_a_terminal_a_session_opens_in_the_editor(retinue: Any, talked: dict[str, Any]):
+    screen = retinue.on_terminal("sessions", "open", talked["slug"], EDITOR="head -n 1")
+    code, seen = screen.left()
+    assert code == 0
+    assert "<!-- retinue 1" in seen
+
+
+def test_runs_are_listed_shown_and_remembered(retinue: Any, talked: dict[str, Any]):
+    """Shows: E032, E034."""
+    assert retinue("runs", "list", "--json").json == []
+    retinue("send", talked["slug"], "More")
+    history = retinue("subagent", "history", "--limit", "1", "--json").json
+    assert [row["text"] for row in history] == ["Second answer."]
+    assert len(retinue("runs", "history", "--json").json) == 2
+    assert history[0].keys() == talked.keys()
+    shown = retinue("runs", "show", talked["run_id"], "--json").json
+    assert shown.keys() == talked.keys() | MORE_KEYS
+    assert (shown["task"], shown["requester"]) == ("First question", "person")
+    assert "First question" in retinue("subagent", "show", talked["run_id"]).out
+    assert retinue("runs", "show", "nothing").code == 7
+    assert retinue("runs", "history", "--limit", "0").code == 2
+
+
+def test_a_run_of_another_process_is_cancelled(retinue: Any, eventually: Any):
+    """Shows: E031, E033."""
+    retinue.plays([{"text": "Slow.", "delay": 60}])
+    process = retinue.started("run", "work long")
+    live = eventually(
+        lambda: [run for run in retinue("subagent", "list", "--json").json if run["status"] == "running"]
+    )
+    cancelled = retinue("subagent", "cancel", live[0]["run_id"], "--json")
+    assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
+    assert process.wait(30) == 5
+
+
+def test_agents_are_listed_and_shown_with_the_source_of_each_field(retinue: Any, tmp_path: Path):
+    """Shows: B005, B006."""
+    folder = tmp_path / "config" / "agents"
+    folder.mkdir(parents=True)
+    (folder / "scribe.md").write_text(
+        "---\nname: scribe\ndescription: Writes things down\ntools: [read]\n---\nYou write.\n"
+    )
+    (folder / "broken.md").write_text("---\nname: broken\ntols: [read]\n---\nx\n")
+    listed = retinue("agents", "list", "--json")
+    names = [row["name"] for row in listed.json]
+    assert "scribe" in names
+    assert "broken" not in names
+    assert "broken.md" in listed.err
+    shown = retinue("agents", "show", "scribe", "--json").json
+    assert (shown["description"], shown["offered"]) == ("Writes things down", ["read"])
+    assert shown["sources"]["description"] == str(folder / "scribe.md")
+    assert "grep" in shown["withheld"]
+    table = retinue("agents", "show", "scribe").out
+    assert "Writes things down" in table
+    assert "withheld: grep" in table
+
+
+def test_an_agent_is_deleted_unless_it_is_ours(retinue: Any, tmp_path: Path):
+    """Shows: B010."""
+    folder = tmp_path / "config" / "agents"
+    folder.mkdir(parents=True)
+    (folder / "scribe.md").write_text("---\nname: scribe\ndescription: Writes\n---\nYou write.\n")
+    assert retinue("agents", "delete", "scribe", "--json").json == {"name": "scribe", "deleted": True}
+    assert not (folder / "scribe.md").exists()
+    assert retinue("agents", "delete", "general").code == 3
+    assert retinue("agents", "delete", "scribe").code == 7
+
+
+def test_a_foreign_definition_is_checked_and_brought_home(retinue: Any, tmp_path: Path):
+    foreign = tmp_path / "Backend Architect.md"
+    foreign.write_text(
+        "---\nname: Backend Architect\ndescription: Designs services\ntools: Read, Grep\ncolor: blue\n---\nYou design.\n"
+    )
+    checked = retinue("agents", "check", str(foreign), "--json")
+    assert checked.code == 0
+    assert {field["field"] for field in checked.json[0]["fields"]} == {
+        "name",
+        "description",
+        "tools",
+        "color",
+    }
+    assert "color" in retinue("agents", "check", str(foreign)).out
+    imported = retinue("agents", "import", str(foreign), "--json")
+    assert imported.code == 0
+    shown = retinue("agents", "show", "backend-architect", "--json").json
+    assert shown["tool_allow"] == ["read", "grep"]
+    assert retinue("agents", "check", str(tmp_path / "missing.md")).code == 7
+
+
+def test_tools_are_listed_with_the_rule_that_decides(retinue: Any, talked: dict[str, Any]):
+    listed = retinue("tools", "list", "--json").json
+    assert {"name", "category", "description", "offered", "rule"} <= listed[0].keys()
+    offered = [
+        row["name"]
+        for row in retinue("tools", "list", "--agent", "explorer", "--json").json
+        if row["offered"]
+    ]
+    assert sorted(offered) == ["glob", "grep", "ls", "read"]
+    assert "read" in retinue("tools", "list", "--session", talked["slug"]).out
+    assert retinue("tools", "list", "--session", talked["slug"], "--agent", "general").code == 2
+
+
+def test_the_doctor_finds_what_is_wrong(retinue: Any, tmp_path: Path):
+    retinue.plays(["Fine."])
+    well = retinue("doctor", "--json")
+    assert well.code == 0
+    assert {row["level"] for row in well.json} <= {"ok", "warn"}
+    folder = tmp_path / "config" / "agents"
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "broken.md").write_text("---\nname: broken\ntols: [read]\n---\nx\n")
+    ill = retinue("doctor")
+    assert ill.code == 1
+    assert "broken.md" in ill.out
+
+
+def test_the_demonstration_needs_nothing(retinue: Any):
+    env = dict(retinue.env)
+    for name in ("RETINUE_HOME", "RETINUE_CONFIG"):
+        del retinue.env[name]
+    shown = retinue("demo")
+    assert shown.code == 0
+    assert "scripted" in shown.err
+    assert "/etc/passwd  refused" in shown.out
+    path = Path(shown.out.rsplit("file: ", 1)[1].strip())
+    assert path.is_relative_to(retinue.folder / ".demo")
+    assert "errors.py" in path.read_text()
+    retinue.env.update(env)
+    value = json.loads(retinue("demo", "--json").out)
+    assert (value["status"], value["tool_calls"]) == ("done", 5)
+    assert value["path"].startswith(retinue.env["RETINUE_HOME"])
