@@ -1,0 +1,201 @@
+"""The documentation is true: every block of it runs, parses or is plain text, and every list of it is complete."""
+
+import ast
+import asyncio
+import json
+import re
+import tomllib
+from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, fields
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any, get_args
+
+import pytest
+
+from retinue import config, errors
+from retinue.__main__ import TABLE
+from retinue.domain import event
+from retinue.domain.agent import Agent
+from retinue.domain.limits import Limits
+from retinue.store import reading, strict_yaml
+from retinue.store.definitions import parse_preset
+from retinue.testing.model_server import ModelServer
+from retinue.testing.replies import reply
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+FENCE = re.compile(r'^(?P<ticks>`{3,})(?P<language>[a-z]+)(?: title="(?P<title>[^"]+)")?$')
+LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
+MAKE = re.compile(r"^make (?P<target>[a-z]+)", re.MULTILINE)
+RUN = ("bash", "python")
+WORDS = (
+    "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "parent, child", "requester", "spawn, send",
+    "scope, rule", "workspace", "ledger", "driver", "door", "surface",
+)  # fmt: skip
+PROJECT = {
+    "README.md": "# Parcel\n\nSends parcels. The timetable is in src/timetable.py.\n",
+    "src/timetable.py": 'def next_after(cron: str, at: float) -> float:\n    """When a cron line is due next."""\n    raise NotImplementedError\n',
+    "docs/notes.md": "Parcels leave at nine.\n",
+}
+"""A small project for the examples to work in."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Block:
+    line: int
+    language: str
+    title: str
+    text: str
+
+
+def blocks(page: Path) -> Iterator[Block]:
+    lines = enumerate(page.read_text(encoding="utf-8").splitlines(), start=1)
+    for number, line in lines:
+        if not line.startswith("```"):
+            continue
+        fence = FENCE.match(line)
+        assert fence, f'{page.name}:{number}: a block names its language, and a title only as title="…"'
+        body: list[str] = []
+        for _, inner in lines:
+            if inner == fence["ticks"]:
+                break
+            body.append(inner)
+        else:
+            pytest.fail(f"{page.name}:{number}: this block is never closed")
+        yield Block(
+            line=number, language=fence["language"], title=fence["title"] or "", text="\n".join(body) + "\n"
+        )
+
+
+def _definition_or_session(text: str, title: str) -> None:
+    if title.endswith("session.md"):
+        assert reading.read(text.encode(), title).entries
+    elif "/agents/" in title:
+        assert isinstance(parse_preset(text, title, name=Path(title).stem), Agent)
+
+
+def _settings(text: str, title: str) -> None:
+    tomllib.loads(text) if title.endswith(".toml") else json.loads(text)
+    if Path(title).stem == "config":
+        with TemporaryDirectory() as folder:
+            (Path(folder) / Path(title).name).write_text(text, encoding="utf-8")
+            assert config.load({"RETINUE_CONFIG": folder, "RETINUE_HOME": folder}).file
+
+
+def _nothing(_text: str, _title: str) -> None:
+    """Bash runs with its page, and text is text."""
+
+
+PARSERS: dict[str, Callable[[str, str], Any]] = {
+    "markdown": _definition_or_session,
+    "json": _settings,
+    "toml": _settings,
+    "yaml": strict_yaml.load,
+    "python": ast.parse,
+    "bash": _nothing,
+    "text": _nothing,
+}
+"""Language → what reads it: our own loaders where it is a definition or a setting. No other language may be used."""
+
+
+BY_PAGE = pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+PLAYED = [page for page in PAGES if any(block.language in RUN for block in blocks(page))]
+
+
+@BY_PAGE
+def test_every_block_is_understood_by_what_would_read_it(page: Path):
+    for block in blocks(page):
+        assert block.language in PARSERS, f"{page.name}:{block.line}: no reader for {block.language}"
+        PARSERS[block.language](block.text, block.title or f"{page.name}:{block.line}")
+
+
+@BY_PAGE
+def test_every_link_leads_somewhere(page: Path):
+    targets = [found["target"] for found in LINK.finditer(page.read_text(encoding="utf-8"))]
+    assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("page", PLAYED, ids=lambda page: str(page.relative_to(ROOT)))
+async def test_every_command_and_program_runs_as_it_stands(
+    page: Path, tmp_path: Path, isolated_env: dict[str, str]
+):
+    """One page is one shell in one folder, from the first block to the last, as a reader would type it."""
+    project = tmp_path / "project"
+    for name, text in PROJECT.items():
+        (project / name).parent.mkdir(parents=True, exist_ok=True)
+        (project / name).write_text(text, encoding="utf-8")
+    env = {name: value for name, value in isolated_env.items() if not name.startswith("RETINUE_")}
+    async with ModelServer(lambda _request: reply("It is `src/timetable.py`.")) as server:
+        env |= {
+            "OPENAI_BASE_URL": f"{server.url}/v1",
+            "ANTHROPIC_BASE_URL": server.url,
+            "OPENAI_API_KEY": "sk-docs",
+        }
+        process = await asyncio.create_subprocess_exec(
+            "bash", "-euo", "pipefail", "-c", _script(page),
+            cwd=project, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
+        )  # fmt: skip
+        output, _ = await process.communicate()
+    assert process.returncode == 0, output.decode(errors="replace")[-3000:]
+
+
+def _script(page: Path) -> str:
+    return "\n".join(step for block in blocks(page) for step in _steps(block))
+
+
+def _steps(block: Block) -> Iterator[str]:
+    """A titled block is a file the reader saves; the others are what the reader runs."""
+    yield f"echo '--- the block at line {block.line}' >&2"
+    if block.title and block.language != "text":
+        path = block.title.replace("~", "$HOME", 1)
+        yield f'mkdir -p "$(dirname "{path}")" && cat >"{path}" <<\'END OF BLOCK\'\n{block.text}END OF BLOCK'
+    elif block.language == "bash":
+        yield MAKE.sub(_make, block.text)
+    elif block.language == "python":
+        yield f"python - <<'END OF BLOCK'\n{block.text}END OF BLOCK"
+
+
+def _make(found: re.Match[str]) -> str:
+    """`make test` would run this test again, so a target is only asked what it would do; the demo really plays."""
+    wish = "" if found["target"] == "demo" else "--dry-run "
+    return f'RETINUE_HOME="$HOME/demo" make --directory "{ROOT}" {wish}{found["target"]}'
+
+
+def test_the_list_of_errors_is_complete():
+    text = (ROOT / "docs/reference/errors.md").read_text(encoding="utf-8")
+    kinds = [
+        kind
+        for kind in vars(errors).values()
+        if isinstance(kind, type) and issubclass(kind, errors.RetinueError)
+    ]
+    rows = [f"| `{kind.code}` | {kind.exit_code} |" for kind in kinds if kind is not errors.RetinueError]
+    assert [row for row in rows if row not in text] == []
+
+
+def test_the_list_of_commands_is_complete():
+    text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
+    commands = [name for group in TABLE.values() for name in group]
+    assert [name for name in commands if f"`retinue {name}" not in text] == []
+
+
+def test_the_list_of_events_is_complete():
+    text = (ROOT / "docs/reference/events.md").read_text(encoding="utf-8")
+    assert [kind for kind in get_args(event.Kind) if f"`{kind}`" not in text] == []
+
+
+def test_the_list_of_fields_of_an_agent_is_complete():
+    text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
+    assert [field.name for field in fields(Agent) if f"`{field.name}`" not in text] == []
+
+
+def test_the_list_of_limits_is_complete_with_their_defaults():
+    text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    rows = [f"| `{field.name}` | {field.default} |" for field in fields(Limits)]
+    assert [row for row in rows if row not in text] == []
+
+
+def test_the_words_of_the_code_are_in_the_glossary():
+    text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    assert [word for word in WORDS if f"| {word} |" not in text] == []
