@@ -101,7 +101,7 @@ class Post:
                 finally:
                     if not response.content.at_eof():
                         response.close()
-        except aiohttp.InvalidURL as error:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
             raise trouble(f"{self._server!r} is not a URL: mend the base URL", NOWHERE) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise trouble(

@@ -57,8 +57,9 @@ class ModelServer:
     def __init__(self, script: Script, *, host: str = "127.0.0.1", port: int = 0) -> None:
         self.requests: list[Captured] = []
         self.url = ""
-        self.dropped = 0
-        """How many clients hung up before their answer was whole."""
+        self.hung_up = asyncio.Event()
+        """Set once a client went away before its answer was whole."""
+        self._peers: set[object] = set()
         self._script = script
         self._played = 0
         self._host = host
@@ -84,6 +85,11 @@ class ModelServer:
         if self._runner is not None:
             await self._runner.cleanup()
 
+    @property
+    def connections(self) -> int:
+        """How many connections brought the requests so far."""
+        return len(self._peers)
+
     async def _openai(self, request: web.Request) -> web.StreamResponse:
         answer, captured = await self._chosen(request)
         model = str(captured.body.get("model", ""))
@@ -108,6 +114,8 @@ class ModelServer:
             at=asyncio.get_running_loop().time(),
         )
         self.requests.append(captured)
+        if request.transport is not None:
+            self._peers.add(request.transport.get_extra_info("peername"))
         if not callable(self._script):
             at, self._played = self._played, self._played + 1
             if at < len(self._script):
@@ -132,7 +140,7 @@ class ModelServer:
             await response.prepare(request)
             await self._written(request, response, answer, events)
         except (ConnectionError, asyncio.CancelledError):
-            self.dropped += 1
+            self.hung_up.set()
             raise
         return response
 

@@ -1,0 +1,646 @@
+"""The gateway before both drivers, against a server with every bad habit."""
+
+import asyncio
+import subprocess
+import sys
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from email.utils import format_datetime
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
+from retinue.domain.transcript import Said
+from retinue.domain.turn import Delta, Model, Reply, Request, Stop
+from retinue.drivers.anthropic import Anthropic
+from retinue.drivers.gate import Gate
+from retinue.drivers.gateway import Gateway, GatewaySettings
+from retinue.drivers.openai_chat import OpenAIChat
+from retinue.errors import BadConfig, ModelFailed
+from retinue.ports import Driver
+from retinue.testing.fixed_chance import START, fixed_chance
+from retinue.testing.model_server import ModelServer, Script
+from retinue.testing.replies import (
+    Answer,
+    Args,
+    blanks,
+    calls,
+    cut_call,
+    drip,
+    drop_after,
+    empty,
+    html,
+    huge,
+    raw_stream,
+    refusal,
+    reply,
+    silence,
+    status,
+    stream_error,
+    unfinished,
+)
+
+KEY = "sk-test-0123456789abcdef"
+VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
+MAKERS: dict[str, Callable[[str], Driver]] = {
+    "openai": lambda url: OpenAIChat(url, KEY),
+    "anthropic": lambda url: Anthropic(url, KEY),
+}
+QUICK = GatewaySettings(
+    attempts=3,
+    rate_attempts=4,
+    backoff_seconds=0.02,
+    backoff_max_seconds=0.1,
+    idle_seconds=5,
+    progress_seconds=5,
+    total_seconds=10,
+)
+
+
+@pytest.fixture(params=MAKERS)
+def provider(request: pytest.FixtureRequest) -> str:
+    return request.param
+
+
+@dataclass(slots=True)
+class Talk:
+    """A gateway, the server it talks to, and what was heard."""
+
+    server: ModelServer
+    gateway: Gateway
+    provider: str
+    heard: list[Delta] = field(default_factory=list[Delta])
+
+    async def turn(self, heard: Callable[[Delta], None] | None = None) -> Reply:
+        said = Said(id="01", by="user", text="hello")
+        model = Model(driver=self.provider, name="a-model")
+        request = Request(model=model, agent="general", system="Be brief.", tools=(), entries=[said], memo={})
+        return await self.gateway.turn(request, heard or self.heard.append)
+
+    async def fails(self) -> ModelFailed:
+        with pytest.raises(ModelFailed) as caught:
+            await self.turn()
+        return caught.value
+
+    @property
+    def asked(self) -> int:
+        return len(self.server.requests)
+
+    @property
+    def waits(self) -> list[str]:
+        return [delta.waiting for delta in self.heard if delta.waiting]
+
+
+@asynccontextmanager
+async def talk(provider: str, script: Script, settings: GatewaySettings = QUICK) -> AsyncGenerator[Talk]:
+    async with ModelServer(script) as server:
+        makers = {name: _made(make, server.url) for name, make in MAKERS.items()}
+        gateway = Gateway(makers, fixed_chance(), settings)
+        try:
+            yield Talk(server=server, gateway=gateway, provider=provider)
+        finally:
+            await gateway.close()
+
+
+def _made(make: Callable[[str], Driver], url: str) -> Callable[[Model], Driver]:
+    return lambda model: make(url)
+
+
+async def test_eight_at_once_wait_at_one_gate_until_the_model_takes_requests_again(provider: str):
+    """Shows: M01."""
+    busy = [status(429, retry_after=0.05)] * 11
+    async with talk(provider, [*busy, *[reply("at last")] * 8], replace(QUICK, rate_attempts=8)) as it:
+        replies = await asyncio.gather(*(it.turn() for _ in range(8)))
+        # Eight ask before anyone knows, then one at a time tries and is refused three times, then all are let in.
+        assert it.asked == 8 + 3 + 8
+        tries = [request.at for request in it.server.requests[8:12]]
+        assert all(later - earlier >= 0.05 for earlier, later in pairwise(tries))
+    assert [answer.text for answer in replies] == ["at last"] * 8
+    assert it.waits[0] == "rate limited, trying again in 1 s"
+
+
+@pytest.mark.parametrize("code", [429, 529])
+async def test_the_time_the_server_names_is_waited_for(provider: str, code: int):
+    """Shows: M01."""
+    async with talk(provider, [status(code, retry_after=0.3), reply("now")]) as it:
+        assert (await it.turn()).text == "now"
+        first, second = (request.at for request in it.server.requests)
+        assert second - first >= 0.3
+
+
+async def test_a_date_as_retry_after_is_understood_and_a_far_one_is_bounded(provider: str):
+    """Shows: M01."""
+    soon = format_datetime(START + timedelta(days=400), usegmt=True)
+    settings = replace(QUICK, retry_after_max_seconds=0.2)
+    async with talk(provider, [status(429, retry_after=soon), reply("now")], settings) as it:
+        assert (await it.turn()).text == "now"
+        first, second = (request.at for request in it.server.requests)
+        assert 0.2 <= second - first < 5
+
+
+@pytest.mark.parametrize("nonsense", ["soon", "", "-3", "1e999", "NaN"])
+async def test_a_retry_after_that_means_nothing_does_no_harm(provider: str, nonsense: str):
+    """Shows: M01."""
+    settings = replace(QUICK, retry_after_max_seconds=0.1)
+    async with talk(provider, [status(429, retry_after=nonsense), reply("now")], settings) as it:
+        assert (await it.turn()).text == "now"
+
+
+async def test_a_model_that_is_always_busy_fails_the_turn_after_bounded_attempts(provider: str):
+    """Shows: M02."""
+    async with talk(provider, lambda asked: status(429, "slow down", retry_after=0.01)) as it:
+        failure = await it.fails()
+        assert failure.reason == "rate_limited"
+        assert "slow down" in str(failure)
+        assert it.asked == QUICK.rate_attempts
+
+
+async def test_many_turns_before_a_model_that_is_always_busy_all_fail_and_ask_it_little(provider: str):
+    """Shows: M02."""
+    async with talk(provider, lambda asked: status(429, retry_after=0.01)) as it:
+        ends = await asyncio.gather(*(it.turn() for _ in range(8)), return_exceptions=True)
+        reasons = [end.reason for end in ends if isinstance(end, ModelFailed)]
+        assert reasons == ["rate_limited"] * 8
+        assert it.asked <= 8 + 2 * QUICK.rate_attempts
+
+
+async def test_one_who_leaves_while_trying_the_gate_leaves_it_to_the_next():
+    """Shows: M01."""
+    gate = Gate()
+    first = gate.enter()
+    if first is None:
+        raise AssertionError("an open gate lets everyone in")
+    first.refused(0)
+    first.left()
+    probe = gate.enter()
+    if probe is None:
+        raise AssertionError("after the time has passed one may try")
+    assert gate.enter() is None
+    waiting = asyncio.ensure_future(gate.changed())
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    probe.left()
+    await waiting
+    assert gate.enter() is not None
+
+
+async def test_a_spent_quota_is_not_asked_again(provider: str):
+    async with talk(provider, [status(429, "You exceeded your quota", kind="insufficient_quota")]) as it:
+        failure = await it.fails()
+        assert (failure.reason, it.asked) == ("rate_limited", 1)
+
+
+@pytest.mark.parametrize("code", [500, 502, 503])
+async def test_a_server_error_is_asked_again(provider: str, code: int):
+    """Shows: M03."""
+    async with talk(provider, [status(code), reply("well again")]) as it:
+        assert (await it.turn()).text == "well again"
+        assert it.waits == ["the model's server failed, trying again in 1 s"]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        drop_after(700, reply("the first half of a text and more", piece=2)),
+        stream_error(text="the first half"),
+        stream_error("api_error", "Internal server error", text="the first half"),
+    ],
+    ids=["connection cut", "overloaded in mid stream", "error in mid stream"],
+)
+async def test_half_an_answer_is_discarded_and_never_joined_to_the_next(provider: str, broken: Answer):
+    """Shows: M03."""
+    async with talk(provider, [broken, reply("a whole text")]) as it:
+        answer = await it.turn()
+    assert answer.text == "a whole text"
+    at = it.heard.index(Delta(discarded=True))
+    assert "".join(delta.text for delta in it.heard[:at]).startswith("the fi")
+    assert "".join(delta.text for delta in it.heard[at:]) == "a whole text"
+
+
+async def test_a_server_that_is_not_there_is_tried_again_and_said_to_be_unreachable(provider: str):
+    """Shows: M04."""
+    async with ModelServer([]) as gone:
+        pass
+    heard: list[Delta] = []
+    gateway = Gateway({provider: lambda model: MAKERS[provider](gone.url)}, fixed_chance(), QUICK)
+    request = Request(
+        model=Model(driver=provider, name="m"), agent="a", system="", tools=(), entries=[], memo={}
+    )
+    with pytest.raises(ModelFailed) as caught:
+        await gateway.turn(request, heard.append)
+    await gateway.close()
+    assert caught.value.reason == "unreachable"
+    assert gone.url in str(caught.value)
+    waits = [delta.waiting for delta in heard]
+    assert waits == ["model unreachable, trying again in 1 s"] * (QUICK.attempts - 1)
+
+
+@pytest.mark.parametrize("base", ["not a url", "ftp://127.0.0.1", "http://"])
+async def test_a_base_url_that_is_none_is_the_configurations_fault(provider: str, base: str):
+    """Shows: M04."""
+    gateway = Gateway({provider: lambda model: MAKERS[provider](base)}, fixed_chance(), QUICK)
+    request = Request(
+        model=Model(driver=provider, name="m"), agent="a", system="", tools=(), entries=[], memo={}
+    )
+    with pytest.raises(ModelFailed) as caught:
+        await gateway.turn(request, lambda delta: None)
+    await gateway.close()
+    assert caught.value.reason == "config"
+
+
+async def test_a_drip_of_bytes_without_words_is_ended_by_the_progress_limit(provider: str):
+    """Shows: M05."""
+    settings = replace(QUICK, attempts=1, idle_seconds=5, progress_seconds=0.3)
+    async with talk(provider, lambda asked: blanks(pace=0.01), settings) as it:
+        failure = await it.fails()
+        assert failure.reason == "incomplete"
+        assert "said nothing for 0.3 s" in str(failure)
+
+
+async def test_keep_alive_comments_are_not_words(provider: str):
+    """Shows: M05."""
+    settings = replace(QUICK, attempts=1, idle_seconds=5, progress_seconds=0.3)
+    comments = raw_stream(b": keep-alive\n\n" * 1000, chunk=14, pace=0.01)
+    async with talk(provider, lambda asked: comments, settings) as it:
+        assert "said nothing for 0.3 s" in str(await it.fails())
+
+
+async def test_an_answer_that_never_ends_is_ended_by_the_total_limit(provider: str):
+    """Shows: M05."""
+    settings = replace(QUICK, total_seconds=0.3)
+    async with talk(provider, lambda asked: reply("word " * 1000, piece=5, pace=0.01), settings) as it:
+        failure = await it.fails()
+        assert failure.reason == "incomplete"
+        assert "took more than 0.3 s" in str(failure)
+        assert failure.partial.startswith("word word")
+        assert it.asked == 1
+
+
+async def test_a_long_call_is_progress_though_nothing_of_it_is_shown(provider: str):
+    """Shows: M05."""
+    slow = calls(("write", {"content": "x" * 60}), pace=0.02, piece=1)
+    async with talk(provider, [slow], replace(QUICK, progress_seconds=1)) as it:
+        answer = await it.turn()
+    assert answer.wishes[0].broken == ""
+    assert [delta for delta in it.heard if delta.calling or delta.text] == []
+
+
+async def test_silence_with_the_line_open_is_ended_and_asked_again(provider: str):
+    """Shows: M06."""
+    script = [silence(), silence(after=600, answer=reply("half " * 40)), reply("awake")]
+    async with talk(provider, script, replace(QUICK, idle_seconds=0.4)) as it:
+        assert (await it.turn()).text == "awake"
+        assert it.asked == 3
+
+
+async def test_silence_for_ever_ends_as_incomplete(provider: str):
+    """Shows: M06."""
+    async with talk(provider, lambda asked: silence(), replace(QUICK, idle_seconds=0.1)) as it:
+        failure = await it.fails()
+        assert failure.reason == "incomplete"
+        assert "silent for 0.1 s" in str(failure)
+        assert it.asked == QUICK.attempts
+
+
+async def test_a_stream_without_its_finish_reason_is_no_success(provider: str):
+    """Shows: M07."""
+    async with talk(provider, [unfinished("par"), reply("whole")]) as it:
+        assert (await it.turn()).text == "whole"
+        assert Delta(discarded=True) in it.heard
+
+
+async def test_a_stream_that_never_finishes_ends_as_incomplete_with_what_was_heard(provider: str):
+    """Shows: M07."""
+    async with talk(provider, lambda asked: unfinished("par")) as it:
+        failure = await it.fails()
+        assert (failure.reason, failure.partial, it.asked) == ("incomplete", "par", QUICK.attempts)
+
+
+async def test_a_finish_reason_without_the_closing_event_is_enough(provider: str):
+    async with talk(provider, [reply("whole", done=False)]) as it:
+        assert (await it.turn()).text == "whole"
+
+
+async def test_a_stream_cut_within_a_call_brings_no_call(provider: str):
+    """Shows: M08."""
+    whole = calls(("write", {"path": "a", "content": "x" * 400}))
+    async with talk(provider, [drop_after(1500, whole), reply("no call")]) as it:
+        answer = await it.turn()
+    assert (answer.text, answer.wishes) == ("no call", ())
+
+
+@pytest.mark.parametrize("args", ['{"path": "a", "content": "xx', "", '{"path"'])
+async def test_a_call_cut_at_the_output_limit_says_so_and_never_runs(provider: str, args: str):
+    """Shows: M09."""
+    async with talk(provider, [cut_call("write", args)]) as it:
+        answer = await it.turn()
+    assert answer.stop is Stop.LENGTH
+    assert [wish.broken for wish in answer.wishes] == ["cut at the output limit"]
+
+
+async def test_of_several_calls_only_the_last_can_be_cut(provider: str):
+    """Shows: M09."""
+    script = [calls(("read", {"path": "a"}), ("read", '{"pa'), stop="length")]
+    async with talk(provider, script) as it:
+        answer = await it.turn()
+    assert [wish.broken for wish in answer.wishes] == ["", "cut at the output limit"]
+
+
+@pytest.mark.parametrize("args", ["{bad", "[1]", '"text"', "null", "{} {}", '{"a": 1,}'])
+async def test_arguments_that_are_no_object_break_the_call(provider: str, args: str):
+    """Shows: M10."""
+    async with talk(provider, [calls(("read", args), ("ls", ""))]) as it:
+        answer = await it.turn()
+    assert answer.wishes[0].args == args
+    assert answer.wishes[0].broken == "its arguments are not a JSON object"
+    assert (answer.wishes[1].args, answer.wishes[1].broken) == ("{}", "")
+
+
+@pytest.mark.parametrize("name", ["Bash", "b\u0430sh", "bash ", "no_such_tool"])
+async def test_a_tools_name_is_passed_on_exactly_as_the_model_wrote_it(provider: str, name: str):
+    """Shows: M11, M12."""
+    async with talk(provider, [calls((name, {}))]) as it:
+        assert [wish.tool for wish in (await it.turn()).wishes] == [name]
+
+
+async def test_arguments_beyond_the_size_limit_break_the_call_and_are_not_kept(provider: str):
+    """Shows: M13."""
+    big = '{"content": "' + "x" * (MAX_ARGUMENT_BYTES + 1) + '"}'
+    async with talk(provider, [calls(("write", big), ("ls", {}), piece=100_000)]) as it:
+        answer = await it.turn()
+    assert "longer than" in answer.wishes[0].broken
+    assert len(answer.wishes[0].args) < 10_000
+    assert answer.wishes[1].broken == ""
+
+
+async def test_arguments_nested_without_end_break_the_call(provider: str):
+    """Shows: M13."""
+    deep = '{"a":' * 10_000 + "1" + "}" * 10_000
+    async with talk(provider, [calls(("write", deep), piece=10_000)]) as it:
+        assert (await it.turn()).wishes[0].broken == "its arguments are nested too deeply"
+
+
+@pytest.mark.parametrize("ids", [("same", "same", "same"), ("", "", ""), ("a", "", "a")])
+async def test_calls_with_equal_or_empty_ids_stay_apart(provider: str, ids: tuple[str, ...]):
+    """Shows: M14."""
+    wishes: list[tuple[str, Args]] = [("read", {"path": "a"}), ("read", {"path": "b"}), ("ls", {})]
+    async with talk(provider, [calls(*wishes, call_ids=ids)]) as it:
+        answer = await it.turn()
+    found = [(wish.tool, wish.args) for wish in answer.wishes]
+    assert found == [("read", '{"path":"a"}'), ("read", '{"path":"b"}'), ("ls", "{}")]
+
+
+async def test_two_thousand_calls_in_one_reply_all_arrive_for_the_guard_to_count(provider: str):
+    """Shows: M15."""
+    async with talk(provider, [calls(*[("ls", "{}")] * 2000)]) as it:
+        assert len((await it.turn()).wishes) == 2000
+
+
+async def test_an_answer_beyond_the_size_limit_is_cut_and_says_so(provider: str):
+    """Shows: M17."""
+    async with talk(provider, [huge(50_000_000), reply("next")]) as it:
+        answer = await it.turn()
+        assert len(answer.text) == MAX_REPLY_BYTES
+        assert (answer.stop, answer.cut) == (
+            Stop.LENGTH,
+            "the reply is longer than 8,000,000 bytes; the rest was left out",
+        )
+        assert (await it.turn()).text == "next"
+
+
+async def test_one_event_without_end_is_not_read_without_end(provider: str):
+    """Shows: M17."""
+    endless = raw_stream(b"data: " + b"x" * 20_000_000, chunk=1_000_000)
+    async with talk(provider, [endless]) as it:
+        assert (await it.fails()).reason == "provider"
+
+
+@pytest.mark.parametrize("wrong", [html(), empty()], ids=["web page", "empty body"])
+async def test_a_good_status_with_no_reply_in_it_is_an_error_and_asked_again(provider: str, wrong: Answer):
+    """Shows: M18."""
+    async with talk(provider, [wrong, reply("a reply")]) as it:
+        assert (await it.turn()).text == "a reply"
+    async with talk(provider, lambda asked: wrong) as it:
+        assert (await it.fails()).reason in {"provider", "incomplete"}
+        assert it.asked == QUICK.attempts
+
+
+async def test_a_refusal_is_a_reply_with_its_text_and_is_not_asked_again(provider: str):
+    """Shows: M19."""
+    async with talk(provider, [refusal("I cannot help with that.")]) as it:
+        answer = await it.turn()
+        assert (answer.stop, answer.text) == (Stop.REFUSED, "I cannot help with that.")
+        assert it.asked == 1
+
+
+async def test_a_refusal_takes_its_calls_with_it(provider: str):
+    """Shows: M19."""
+    async with talk(provider, [calls(("bash", {"command": "x"}), stop="content_filter")]) as it:
+        assert (await it.turn()).wishes == ()
+
+
+async def test_an_empty_answer_is_brought_back_as_it_is(provider: str):
+    """Shows: M20."""
+    async with talk(provider, [reply("")]) as it:
+        answer = await it.turn()
+    assert (answer.text, answer.wishes, answer.stop) == ("", (), Stop.END)
+
+
+async def test_the_model_that_really_answered_is_named(provider: str):
+    """Shows: M21."""
+    async with talk(provider, [reply("hi", model="a-dearer-model")]) as it:
+        assert (await it.turn()).model == "a-dearer-model"
+
+
+@pytest.mark.parametrize(
+    "usage",
+    [
+        None,
+        {"input": -5, "output": -1},
+        {"input": 10**15, "output": 10**15},
+        {"input": "many", "output": None},
+        {"input": True, "output": False},
+        {"input": 0, "output": 0},
+    ],
+    ids=["missing", "negative", "huge", "no numbers", "booleans", "zero"],
+)
+async def test_counts_that_cannot_be_true_are_replaced_by_an_estimate(
+    provider: str, usage: dict[str, Any] | None
+):
+    """Shows: M22."""
+    async with talk(provider, [reply("x" * 400, usage=usage)]) as it:
+        answer = await it.turn()
+        sent = len(it.server.requests[0].raw)
+    assert answer.usage.output == 100
+    assert answer.usage.input == -(-sent // 4)
+
+
+async def test_counts_that_can_be_true_are_the_providers(provider: str):
+    """Shows: M22."""
+    async with talk(provider, [reply("x" * 400, usage={"input": 77, "output": 88})]) as it:
+        usage = (await it.turn()).usage
+    assert (usage.input, usage.output) == (77, 88)
+
+
+@pytest.mark.parametrize("code", [401, 403])
+async def test_a_refused_key_names_its_variable_and_never_itself(provider: str, code: int):
+    async with talk(provider, [status(code, f"Incorrect API key provided: {KEY}")]) as it:
+        failure = await it.fails()
+        assert (failure.reason, it.asked) == ("auth", 1)
+        assert f"check {VARIABLES[provider]}" in str(failure)
+        assert KEY not in str(failure)
+
+
+async def test_a_model_that_does_not_exist_is_the_configurations_fault(provider: str):
+    async with talk(provider, [status(404, "The model `a-model` does not exist")]) as it:
+        failure = await it.fails()
+        assert (failure.reason, it.asked) == ("config", 1)
+        assert "model or URL not found" in str(failure)
+        assert "does not exist" in str(failure)
+
+
+async def test_a_rejected_request_is_not_asked_again_and_quotes_the_server_safely(provider: str):
+    """Shows: X11."""
+    said = f"bad field\x1b]52;c;x\x07 \u2028 near {KEY} and sk-other-0123456789 " + "y" * 2000
+    async with talk(provider, [status(400, said)]) as it:
+        failure = await it.fails()
+        text = str(failure)
+        assert (failure.reason, it.asked) == ("provider", 1)
+        assert "bad field" in text
+        assert KEY not in text
+        assert "sk-other" not in text
+        assert text.isprintable()
+        assert len(text) < 700
+
+
+async def test_a_redirect_is_not_followed(provider: str):
+    elsewhere = Answer(status=307, headers={"Location": "http://127.0.0.1:9/v1/messages"}, body=b"")
+    async with talk(provider, [elsewhere]) as it:
+        failure = await it.fails()
+        assert (failure.reason, it.asked) == ("provider", 1)
+
+
+async def test_a_cancelled_turn_hangs_up_at_once(provider: str):
+    async with talk(provider, [silence(after=500, answer=reply("word " * 100)), reply("next")]) as it:
+        speaking = asyncio.Event()
+        turn = asyncio.ensure_future(it.turn(lambda delta: speaking.set()))
+        await speaking.wait()
+        turn.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await turn
+        await it.server.hung_up.wait()
+        assert (await it.turn()).text == "next"
+
+
+async def test_one_connection_serves_turn_after_turn(provider: str):
+    async with talk(provider, [reply("one"), calls(("ls", {})), reply("three")]) as it:
+        for _ in range(3):
+            await it.turn()
+        assert it.server.connections == 1
+
+
+async def test_bytes_cut_anywhere_make_the_same_reply(provider: str):
+    """Shows: X11."""
+    answer = calls(("read", {"path": "añ\U0001f600"}), text="grüße \U0001f600", piece=3)
+    async with talk(
+        provider, [drip("grüße", pace=0), replace(answer, chunk=1), replace(answer, chunk=7)]
+    ) as it:
+        assert (await it.turn()).text == "grüße"
+        first, second = await it.turn(), await it.turn()
+    assert first == second
+    assert (first.text, first.wishes[0].args) == ("grüße \U0001f600", '{"path":"añ\U0001f600"}')
+
+
+async def test_a_server_that_cannot_stream_is_understood(provider: str):
+    whole = calls(("read", {"path": "a"}), text="I look.", stream=False)
+    async with talk(provider, [whole, replace(whole, finish=False), reply("x", stream=False)]) as it:
+        answer = await it.turn()
+        assert (answer.text, answer.wishes[0].args, answer.stop) == ("I look.", '{"path":"a"}', Stop.TOOLS)
+        assert (await it.turn()).text == "x"
+
+
+async def test_an_unknown_driver_names_those_there_are():
+    gateway = Gateway({name: lambda model: OpenAIChat() for name in ("openai", "anthropic")}, fixed_chance())
+    request = Request(
+        model=Model(driver="opnai", name="m"), agent="a", system="", tools=(), entries=[], memo={}
+    )
+    with pytest.raises(ModelFailed) as caught:
+        await gateway.turn(request, lambda delta: None)
+    assert caught.value.reason == "config"
+    assert "use one of anthropic, openai" in str(caught.value)
+
+
+async def test_a_driver_that_cannot_be_made_is_the_configurations_fault():
+    def refuse(model: Model) -> Driver:
+        raise BadConfig("OPENAI_API_KEY is not set")
+
+    gateway = Gateway({"openai": refuse}, fixed_chance())
+    request = Request(
+        model=Model(driver="openai", name="m"), agent="a", system="", tools=(), entries=[], memo={}
+    )
+    with pytest.raises(ModelFailed, match="OPENAI_API_KEY is not set") as caught:
+        await gateway.turn(request, lambda delta: None)
+    assert caught.value.reason == "config"
+
+
+async def test_drivers_are_made_once_per_model_and_settings_and_all_are_closed():
+    made: list[str] = []
+    closed: list[str] = []
+
+    class Noted:
+        def __init__(self, model: Model) -> None:
+            self.name = model.full
+            made.append(self.name)
+
+        async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+            return Reply(text=self.name)
+
+        async def close(self) -> None:
+            closed.append(self.name)
+
+    gateway = Gateway({"noted": Noted}, fixed_chance())
+    plain = Model(driver="noted", name="a")
+    elsewhere = replace(plain, settings={"base_url": "http://127.0.0.1:1"})
+    for model in (plain, plain, elsewhere, replace(plain, name="b")):
+        request = Request(model=model, agent="a", system="", tools=(), entries=[], memo={})
+        assert (await gateway.turn(request, lambda delta: None)).text == model.full
+    await gateway.close()
+    assert made == ["noted:a", "noted:a", "noted:b"]
+    assert closed == made
+
+
+@pytest.mark.parametrize("key", ["ключ-ключ", "two\nlines", "nul\x00"])
+@pytest.mark.parametrize("name", ["openai", "anthropic"])
+async def test_a_key_that_no_header_can_carry_is_refused_unsent(name: str, key: str):
+    make = {"openai": OpenAIChat, "anthropic": Anthropic}[name]
+    async with ModelServer([]) as server:
+        driver = make(server.url, lambda: key)
+        request = Request(
+            model=Model(driver=name, name="m"), agent="a", system="", tools=(), entries=[], memo={}
+        )
+        with pytest.raises(ModelFailed) as caught:
+            await driver.turn(request, lambda delta: None)
+        await driver.close()
+        assert (caught.value.reason, server.requests) == ("auth", [])
+        assert VARIABLES[name] in str(caught.value)
+
+
+def test_the_gateway_and_the_scripted_driver_do_not_load_an_http_client():
+    code = "import sys, retinue.drivers.gateway, retinue.drivers.scripted; print('aiohttp' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "False"
+
+
+def test_the_drivers_load_nothing_heavier_than_their_http_client():
+    code = (
+        "import sys, asyncio, aiohttp, msgspec; before = set(sys.modules); "
+        "import retinue.drivers.openai_chat, retinue.drivers.anthropic, retinue.drivers.gateway; "
+        "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
+        "print(sorted(new - {'retinue'} - sys.stdlib_module_names), 'aiohttp.web' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[] False"
