@@ -2,21 +2,23 @@
 
 `**` is anything, `/` included; `*` is anything within one component; `?` is one character of a
 component; `[ab]`, `[a-z]` and `[!ab]` are classes; a backslash takes the next character literally. A pattern is
-anchored at both ends, a leading dot is a character like any other, and `X/**` covers X itself.
+anchored at both ends, a leading dot is a character like any other, `**/` as a whole component is any number of
+folders or none, and `X/**` covers X itself.
 """
 
 import re
 from functools import lru_cache
 
-MAX_PATTERN = 1024
+MAX_PATTERN = 10_000
+"""Longer than any path can be, each of its characters escaped."""
 
 
 @lru_cache(maxsize=4096)
 def compiled(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     """Never fails: a pattern that is too long or damaged matches only itself, letter by letter."""
-    if len(pattern) > MAX_PATTERN:
-        return re.compile(re.escape(pattern) + r"\Z")
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
+    if len(pattern) > MAX_PATTERN:
+        return re.compile(re.escape(pattern) + r"\Z", flags)
     return re.compile(_translated(pattern) + r"\Z", flags)
 
 
@@ -32,33 +34,54 @@ def first_match(patterns: tuple[str, ...], value: str, *, ignore_case: bool = Fa
     return None
 
 
+_WITHIN = "[^/]*?"
+_ANY = ".*?"
+_FOLDERS = "(?:.*?/)??"
+_TAIL = "(?:/.*)?"
+_WILD = (_WITHIN, _FOLDERS, _ANY)
+
+_TAIL_TEXT = re.compile(r"(?:/\*\*)+\Z")
+_MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)
+
+
 def _translated(pattern: str) -> str:
-    """Runs of stars are folded, so that no pattern can make the matcher crawl."""
+    """No pattern can make the matcher crawl. A wild piece takes the earliest place where what follows it fits,
+    and is not reconsidered once a piece comes that is at least as wild: that one takes in any difference."""
+    done, group, chunk = "", "", ""
+    for piece in _folded(pattern):
+        if piece == _WITHIN:
+            group, chunk = group + _settled(chunk), piece
+        elif piece in _WILD:
+            done, group, chunk = done + _settled(group + _settled(chunk)), piece, ""
+        else:
+            chunk += piece
+    return done + group + chunk
+
+
+def _settled(part: str) -> str:
+    return f"(?>{part})" if part.startswith(_WILD) else part
+
+
+def _folded(pattern: str) -> list[str]:
+    """Two wild neighbours of one kind are one; of two kinds, they are anything."""
     pieces: list[str] = []
     at = 0
     while at < len(pattern):
         piece, at = _piece(pattern, at)
-        if pieces and piece in _STARS and pieces[-1] in _STARS:
-            pieces[-1] = _ANY if _ANY in (piece, pieces[-1]) else piece
+        if pieces and piece in _WILD and pieces[-1] in _WILD:
+            pieces[-1] = piece if piece == pieces[-1] else _ANY
         else:
             pieces.append(piece)
-    return "".join(pieces)
-
-
-_ANY = ".*"
-_WITHIN = "[^/]*"
-_STARS = (_ANY, _WITHIN)
+    return pieces
 
 
 def _piece(pattern: str, at: int) -> tuple[str, int]:
     """One piece of the regular expression, and where the next one starts."""
     char = pattern[at]
-    if pattern.startswith("/**/", at):
-        return "/(?:.*/)?", at + 4
-    if pattern.startswith("/**", at) and at + 3 == len(pattern):
-        return "(?:/.*)?", at + 3
-    if at == 0 and pattern.startswith("**/"):
-        return "(?:.*/)?", 3
+    if char == "/" and _TAIL_TEXT.match(pattern, at):
+        return _TAIL, len(pattern)
+    if pattern.startswith("**/", at) and (at == 0 or pattern[at - 1] == "/"):
+        return _FOLDERS, at + 3
     if pattern.startswith("**", at):
         return _ANY, at + 2
     if char == "*":
@@ -73,19 +96,14 @@ def _piece(pattern: str, at: int) -> tuple[str, int]:
 
 
 def _class(pattern: str, at: int) -> tuple[str, int]:
-    """A bracket without its partner is a bracket."""
-    start = at + 1
-    negated = pattern.startswith("!", start) or pattern.startswith("^", start)
-    first = start + 1 if negated else start
+    """A bracket without its partner, or with a range that runs backwards, is a bracket."""
+    negated = pattern.startswith(("!", "^"), at + 1)
+    first = at + 2 if negated else at + 1
     end = pattern.find("]", first + 1)
-    if end < 0:
+    members: list[tuple[str, str, str]] = _MEMBER.findall(pattern[first:end]) if end > 0 else []
+    if not members or any(low > high for low, high, _ in members):
         return re.escape("["), at + 1
-    inside = (
-        pattern[first:end].replace("\\", "\\\\").replace("[", "\\[").replace("^", "\\^").replace("]", "\\]")
+    inside = "".join(
+        re.escape(one) if one else f"{re.escape(low)}-{re.escape(high)}" for low, high, one in members
     )
-    piece = f"(?!/)[{'^' if negated else ''}{inside}]"
-    try:
-        re.compile(piece)
-    except re.error:
-        return re.escape("["), at + 1
-    return piece, end + 1
+    return f"(?!/)[{'^' if negated else ''}{inside}]", end + 1

@@ -1,0 +1,273 @@
+"""The glob language: a table of cases, two references, and no pattern that crawls."""
+
+import re
+import string
+import warnings
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from wcmatch import glob as reference
+
+from retinue.domain.glob import MAX_PATTERN, compiled, first_match, matches
+
+YES, NO = True, False
+
+CASES: list[tuple[str, str, bool]] = [
+    ("*", "todo_add", YES),
+    ("*", "", YES),
+    ("*", "a/b", NO),
+    ("*", ".env", YES),
+    ("**", "a/b/c", YES),
+    ("**", "", YES),
+    ("**", "/etc/passwd", YES),
+    ("todo_*", "todo_x_delete", YES),
+    ("todo_*", "todo_", YES),
+    ("todo_*", "TODO_x", NO),
+    ("todo_*", "xtodo_a", NO),
+    ("*_delete", "todo_x_delete", YES),
+    ("*_delete", "todo_x_deleted", NO),
+    ("reading_list_*", "reading_list_add", YES),
+    ("reading_list_*", "reading_lists", NO),
+    ("lists.*", "lists.write", YES),
+    ("lists.*", "listsxwrite", NO),
+    ("?", "a", YES),
+    ("?", "", NO),
+    ("?", "/", NO),
+    ("?", "é", YES),
+    ("a?c", "abc", YES),
+    ("a?c", "a/c", NO),
+    ("[ab]", "a", YES),
+    ("[ab]", "c", NO),
+    ("[!ab]", "c", YES),
+    ("[!ab]", "a", NO),
+    ("[!ab]", "/", NO),
+    ("[^ab]", "c", YES),
+    ("[a-c]x", "bx", YES),
+    ("[a-c]x", "dx", NO),
+    ("[]a]", "]", YES),
+    ("[!]a]", "]", NO),
+    ("[!]a]", "b", YES),
+    ("[a-]", "-", YES),
+    ("[-a]", "-", YES),
+    ("[.-0]", "/", NO),
+    ("[a--z]", "[a--z]", YES),
+    ("[&&~~||]", "&", YES),
+    ("[[a]", "[", YES),
+    ("[^^]", "^", NO),
+    ("[\\]", "\\", YES),
+    ("[z-a]", "[z-a]", YES),
+    ("[", "[", YES),
+    ("[a", "[a", YES),
+    ("[]", "[]", YES),
+    ("[!]", "[!]", YES),
+    ("\\*", "*", YES),
+    ("\\*", "a", NO),
+    ("\\**", "*abc", YES),
+    ("a\\", "a\\", YES),
+    ("\\[a]", "[a]", YES),
+    ("/w/**", "/w", YES),
+    ("/w/**", "/w/a", YES),
+    ("/w/**", "/w/a/b", YES),
+    ("/w/**", "/w/", YES),
+    ("/w/**", "/wx", NO),
+    ("/w/**", "/", NO),
+    ("/w/**/**", "/w", YES),
+    ("/w/*", "/w/a", YES),
+    ("/w/*", "/w/a/b", NO),
+    ("/w/*", "/w", NO),
+    ("/w/*/", "/w/a/", YES),
+    ("/w/**/x", "/w/x", YES),
+    ("/w/**/x", "/w/a/b/x", YES),
+    ("/w/**/x", "/w/ax", NO),
+    ("/w/**/**/x", "/w/x", YES),
+    ("/w/**/**/x", "/w/a/x", YES),
+    ("**/.git/**", "/w/.git", YES),
+    ("**/.git/**", "/w/.git/config", YES),
+    ("**/.git/**", ".git/hooks/x", YES),
+    ("**/.git/**", "/w/.github/x", NO),
+    ("**/.git/**", "/w/x.git/x", NO),
+    ("**/.env", "/w/.env", YES),
+    ("**/.env", ".env", YES),
+    ("**/.env", "/w/a.env", NO),
+    ("**/.env", "/w/.env.local", NO),
+    ("**/*.py", "a.py", YES),
+    ("**/*.py", "a/b/.py", YES),
+    ("**/*.py", "a/b.pyc", NO),
+    ("**/a*/b", "x/ab/b", YES),
+    ("**/a*/b", "a/c/b", NO),
+    ("**a*b", "a/ab", YES),
+    ("**a*b", "a/b", NO),
+    ("**a*b**c", "a/ab/c", YES),
+    ("*a/**", "aa/x", YES),
+    ("*a/**", "ab/x", NO),
+    ("*a*b", "aabb", YES),
+    ("*a*b", "aab/b", NO),
+    ("src/**/test_*.py", "src/test_a.py", YES),
+    ("src/**/test_*.py", "src/a/b/test_a.py", YES),
+    ("src/**/test_*.py", "src/a/b/test_/a.py", NO),
+    ("a/**b", "a/x/yb", YES),
+    ("a/**b", "ab", NO),
+    ("a**", "a/b/c", YES),
+    ("a**/b", "axx/yy/b", YES),
+    ("a**/b", "ab", NO),
+    ("***", "a/b", YES),
+    ("a***b", "a/b", YES),
+    ("", "", YES),
+    ("", "a", NO),
+    ("a", "a\n", NO),
+    ("*", "a\nb", YES),
+    ("a.c", "abc", NO),
+    ("a+", "aa", NO),
+    ("(a|b)", "a", NO),
+    ("{a,b}", "a", NO),
+    ("~/x", "~/x", YES),
+    ("$HOME", "$HOME", YES),
+    ("../**", "../../etc/passwd", YES),
+    ("/w/../**", "/etc", NO),
+    ("ÄÖ*", "ÄÖü", YES),
+    ("ÄÖ*", "äöü", NO),
+    ("\x00*", "\x00a", YES),
+]
+
+
+@pytest.mark.parametrize(("pattern", "value", "expected"), CASES)
+def test_the_table_of_the_language(pattern: str, value: str, expected: bool):
+    """Shows: T04."""
+    assert matches(pattern, value) is expected
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value", "expected"),
+    [
+        ("**/.GIT/**", "/w/.git/x", YES),
+        ("**/.git/**", "/w/.Git/x", YES),
+        ("Ä*", "äx", YES),
+        ("[a-c]", "B", YES),
+        ("[!a]", "A", NO),
+        ("x" * (MAX_PATTERN + 1), "X" * (MAX_PATTERN + 1), YES),
+    ],
+)
+def test_case_is_ignored_only_where_that_was_asked_for(pattern: str, value: str, expected: bool):
+    """Shows: T04."""
+    assert matches(pattern, value, ignore_case=True) is expected
+    assert matches(pattern, value) is not expected or not expected
+
+
+def test_a_pattern_that_is_too_long_means_only_itself():
+    pattern = "*" + "a" * MAX_PATTERN
+    assert matches(pattern, pattern)
+    assert not matches(pattern, "b" + "a" * MAX_PATTERN)
+
+
+def test_the_longest_path_there_can_be_is_a_pattern_still():
+    root = "/" + "[/" * 2047 + "x"
+    escaped = root.replace("[", "\\[")
+    assert matches(escaped + "/**", root + "/file")
+
+
+def test_the_deciding_pattern_is_the_first_that_matches():
+    assert first_match(("b*", "a*", "*"), "abc") == "a*"
+    assert first_match(("b*",), "abc") is None
+    assert first_match((), "abc") is None
+
+
+LETTERS = "ab./"
+WORDS = st.text(LETTERS, max_size=10)
+PIECES = st.lists(
+    st.sampled_from(["a", "b", ".", "/", "*", "**", "?", "[ab]", "[!a]", "**/", "/**"]), max_size=8
+)
+
+
+def naive(pattern: str) -> str:
+    """The language said the simple way, with all the backtracking that it takes."""
+    regex, at = "", 0
+    while at < len(pattern):
+        rest = pattern[at:]
+        if re.fullmatch(r"(?:/\*\*)+", rest):
+            return regex + "(?:/.*)?"
+        if rest.startswith("**/") and (at == 0 or pattern[at - 1] == "/"):
+            regex, at = regex + "(?:.*/)?", at + 3
+        elif rest.startswith("**"):
+            regex, at = regex + ".*", at + 2
+        elif rest[0] == "*":
+            regex, at = regex + "[^/]*", at + 1
+        elif rest[0] == "?":
+            regex, at = regex + "[^/]", at + 1
+        elif rest[0] == "[":
+            end = rest.index("]")
+            inside = rest[1:end].replace("!", "^")
+            regex, at = regex + f"(?!/)[{inside}]", at + end + 1
+        else:
+            regex, at = regex + re.escape(rest[0]), at + 1
+    return regex
+
+
+@settings(max_examples=600, deadline=None)
+@given(pieces=PIECES, value=WORDS)
+@example(pieces=["**", "a", "*", "b"], value="a/ab")
+@example(pieces=["*", "a", "/**"], value="aa/b")
+def test_never_looking_back_finds_what_looking_back_finds(pieces: list[str], value: str):
+    """Shows: T04."""
+    pattern = "".join(pieces)
+    assert matches(pattern, value) == (re.fullmatch(naive(pattern), value, re.DOTALL) is not None)
+
+
+PATHS = st.lists(st.text("ab.", min_size=1, max_size=4), min_size=1, max_size=5).filter(
+    lambda parts: not {".", ".."} & set(parts)
+)
+COMPONENTS = st.one_of(
+    st.just("**"), st.text("ab.*?", min_size=1, max_size=5).filter(lambda text: "**" not in text)
+)
+PLAIN = reference.GLOBSTAR | reference.DOTGLOB | reference.FORCEUNIX
+
+
+@settings(max_examples=300, deadline=None)
+@given(components=st.lists(COMPONENTS, min_size=1, max_size=5), parts=PATHS)
+def test_whole_components_mean_what_they_mean_in_wcmatch(components: list[str], parts: list[str]):
+    """The languages agree where `**` is a whole component and no component is `.` or `..`; only `X/**` differs,
+    which here covers X itself.
+    Shows: T04."""
+    pattern, value = "/".join(components), "/".join(parts)
+    if any(set(component) <= {"."} for component in components):
+        return
+    expected = reference.globmatch(value, pattern, flags=PLAIN)
+    if pattern.endswith("/**"):
+        expected = expected or matches(pattern.removesuffix("/**"), value)
+    assert matches(pattern, value) == expected
+
+
+@given(pattern=st.text(string.printable + "é\x00\ud800", max_size=40), value=st.text(max_size=20))
+def test_any_text_is_a_pattern_and_compiles_without_a_word(pattern: str, value: str):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        matches(pattern, value)
+        matches(pattern, value, ignore_case=True)
+
+
+@given(path=st.text(st.characters(exclude_characters="/"), min_size=1, max_size=30))
+def test_an_escaped_text_matches_itself_and_all_below_it(path: str):
+    escaped = "".join(f"\\{char}" if char in "*?[\\" else char for char in path)
+    assert matches(escaped, path)
+    assert matches(f"/{escaped}/**", f"/{path}/x")
+    assert not matches(escaped, path + "x")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "value"),
+    [
+        ("*a" * 400 + "*b", "a" * 3000),
+        ("**a" * 400 + "**b", "a/" * 1500),
+        ("**/a" * 400 + "/**/b", "a/" * 1500),
+        ("*?" * 400 + "b", "a" * 3000),
+        ("**/*a*" * 200 + "b", "a/" * 1500),
+        ("*" * 9000 + "b", "a" * 4000),
+        ("[ab]*" * 400 + "c", "ab" * 1500),
+        ("**" + "*a" * 60 + "b", "a" * 1000),
+    ],
+    ids=["stars", "double stars", "folders", "marks", "mixed", "only stars", "classes", "any, then stars"],
+)
+def test_no_pattern_makes_the_matcher_crawl(pattern: str, value: str):
+    """Looking back over all of these would not end; the time limit of every test is the bound."""
+    assert not compiled(pattern).match(value)
+    assert not compiled(pattern, ignore_case=True).match(value)
