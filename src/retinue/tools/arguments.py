@@ -55,8 +55,9 @@ def prescan(raw: bytes) -> None:
             if len(keys) > MAX_ARGUMENT_DEPTH + 1:
                 raise ValueError(f"the arguments are nested deeper than {MAX_ARGUMENT_DEPTH} levels")
         elif closed:
-            if len(keys) > 1:
-                keys.pop()
+            keys.pop()
+            if not keys:
+                return  # more is closed than was opened: the decoder says so
         elif colon:
             key = _unescaped(text)
             if key in keys[-1]:

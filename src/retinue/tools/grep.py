@@ -65,10 +65,11 @@ class Hunt:
     pattern: str
     path: str
     fits: Callable[[str], bool]
+    seconds: float = MAX_SECONDS
 
     def run(self) -> str:
         search = searcher(self.pattern)
-        deadline = time.monotonic() + MAX_SECONDS
+        deadline = time.monotonic() + self.seconds
         lines: list[str] = []
         try:
             for line in self._matches(search, deadline):
@@ -77,9 +78,7 @@ class Hunt:
                     lines[-1] = f"[more than {MAX_MATCHES} matches: use a narrower pattern, path or glob]"
                     break
         except TimeoutError:
-            lines.append(
-                f"[stopped after {MAX_SECONDS:.0f} seconds: use a simpler pattern, or path and glob]"
-            )
+            lines.append(f"[stopped after {self.seconds:g} seconds: use a simpler pattern, or path and glob]")
         return "\n".join(lines) or "[nothing matches]"
 
     def _matches(self, search: Search, deadline: float) -> Iterator[str]:

@@ -13,8 +13,7 @@ _GLOB = re.compile(r"[*?\[\\{]")
 
 
 def matcher(pattern: str) -> Callable[[str], bool]:
-    """Whether a path relative to the searched folder fits; a pattern without a slash is about the last name
-    only where `**/` is put before it by the caller."""
+    """Whether a path, relative to the folder that is searched, fits the whole pattern."""
     compiled_ones = [compiled(one) for one in alternatives(pattern)]
 
     def fits(path: str) -> bool:

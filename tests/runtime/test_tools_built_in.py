@@ -1,0 +1,378 @@
+"""The first tools, called as the runtime calls them: arguments as a model writes them, answers as it reads them."""
+
+import json
+import os
+from collections.abc import Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from retinue.domain.run import Ask, Run
+from retinue.domain.scope import DEFAULT_DENY, Scope, below
+from retinue.domain.session import Session
+from retinue.domain.tool import Effect
+from retinue.domain.workspace import Workspace
+from retinue.errors import Failed, NobodyHere, OutOfScope
+from retinue.ports import Call
+from retinue.sandbox.fileguard import GuardedFiles
+from retinue.tools import ls as ls_tool
+from retinue.tools.grep import Hunt
+from retinue.tools.table import built_in
+
+AT = datetime(2026, 11, 15, tzinfo=UTC)
+Use = Callable[..., Awaitable[str]]
+
+
+async def nobody(_question: str, _options: Sequence[str]) -> str:
+    raise NobodyHere("nobody is here to answer")
+
+
+def a_call(root: Path, ask: Callable[[str, Sequence[str]], Awaitable[str]] = nobody) -> Call:
+    where = str(root)
+    return Call(
+        run=Run(
+            id="r1",
+            ask=Ask(key="k", agent="general", task="t"),
+            session_id="s1",
+            slug="general-1",
+            key="general-1/main",
+            agent="general",
+            path=f"{where}/session.md",
+            created_at=AT,
+        ),
+        session=Session(
+            id="s1",
+            slug="general-1",
+            agent="general",
+            path=where,
+            created_at=AT,
+            updated_at=AT,
+            workspace=Workspace(root=where),
+        ),
+        id="c1",
+        files=GuardedFiles(Scope(read=(below(where),), deny=DEFAULT_DENY, root=where)),
+        ask=ask,
+    )
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    ws = tmp_path.resolve() / "ws"
+    for path, text in {
+        "readme.md": "# Hello\nworld\n",
+        "src/app.py": "import os\n\n\ndef main():\n    return os.sep\n",
+        "src/deep/util.py": "def helper():\n    return 1\n",
+        "src/deep/style.css": "a { color: red }\n",
+        ".env": "KEY=secret main\n",
+        ".hidden": "main thing\n",
+    }.items():
+        (ws / path).parent.mkdir(parents=True, exist_ok=True)
+        (ws / path).write_text(text)
+    (ws / "link").symlink_to("readme.md")
+    (ws / "out").symlink_to("/etc")
+    return ws
+
+
+@pytest.fixture
+def use(ws: Path) -> Use:
+    """Calls a tool with arguments that went through its own parser."""
+
+    async def used(name: str, **arguments: Any) -> str:
+        tool = built_in()[name]
+        return await tool.body(tool.parse(json.dumps(arguments).encode()), a_call(ws))
+
+    return used
+
+
+def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
+    assert {name: str(tool.effect) for name, tool in built_in().items()} == snapshot(
+        {
+            "read": "read",
+            "ls": "read",
+            "glob": "read",
+            "grep": "read",
+            "todo": "idempotent",
+            "ask_user": "idempotent",
+        }
+    )
+    assert not any(tool.door for tool in built_in().values())
+    assert all(isinstance(tool.effect, Effect) for tool in built_in().values())
+
+
+async def test_read_gives_the_text_as_it_stands(use: Use, ws: Path):
+    (ws / "dos.txt").write_bytes(b"one\r\ntwo\r\n\ttab\x0cpage")
+    assert await use("read", path="readme.md") == "# Hello\nworld\n"
+    assert await use("read", path=str(ws / "link")) == "# Hello\nworld\n"
+    assert await use("read", path="dos.txt") == "one\r\ntwo\r\n\ttab\x0cpage"
+
+
+async def test_read_gives_long_files_in_pieces_that_say_how_to_go_on(use: Use, ws: Path):
+    (ws / "long").write_text("".join(f"line {number}\n" for number in range(1, 3001)))
+    first = await use("read", path="long")
+    assert first.startswith("line 1\n")
+    assert first.endswith("line 2000\n[lines 1\u20132,000 of 3,000; read on with offset=2001]")
+    rest = await use("read", path="long", offset=2001)
+    assert rest.startswith("line 2001\n")
+    assert rest.endswith("line 3000\n")
+    assert await use("read", path="long", offset=7, limit=2) == snapshot(
+        """\
+line 7
+line 8
+[lines 7\u20138 of 3,000; read on with offset=9]\
+"""
+    )
+    with pytest.raises(Failed, match="long has 3,000 lines: offset 3,001 is past its end"):
+        await use("read", path="long", offset=3001)
+
+
+async def test_read_bounds_its_answer_by_size_as_well(use: Use, ws: Path):
+    (ws / "wide").write_text("".join("x" * 999 + "\n" for _ in range(500)))
+    wide = await use("read", path="wide")
+    assert wide.endswith("[lines 1\u2013200 of 500; read on with offset=201]")
+    assert len(wide) < 201_000
+    (ws / "one").write_text("y" * 300_000)
+    one = await use("read", path="one")
+    assert one.endswith("y\n[line 1 is 300,000 characters long; the first 200,000 are shown]")
+    assert len(one) < 201_000
+
+
+async def test_read_says_when_a_file_is_larger_than_it_can_take(use: Use, ws: Path):
+    with (ws / "huge").open("wb") as huge:
+        huge.write(b"start\n" + b"z" * 99 + b"\n")
+        huge.truncate(40_000_000)
+    assert "not text" in await use("read", path="huge")
+    (ws / "huge").write_bytes((b"z" * 9_999 + b"\n") * 2_000)
+    said = await use("read", path="huge", limit=1)
+    assert "[the file is 20.0 MB; only its first 16.0 MB can be read]" in said
+
+
+async def test_read_describes_what_is_not_text_and_notes_what_it_replaced(use: Use, ws: Path):
+    """Shows: U05."""
+    (ws / "image").write_bytes(b"\x89PNG\r\n\x1a\n\0\0")
+    (ws / "blob").write_bytes(b"ab\0" + b"x" * 20_000)
+    (ws / "latin").write_bytes(b"caf\xe9\n")
+    (ws / "colour").write_text("\x1b[31mred\x1b[0m \x1b]0;title\x07ok \x9b1mx \x1bcz\x08\n")
+    (ws / "empty").touch()
+    answers = {name: await use("read", path=name) for name in ("image", "blob", "latin", "colour", "empty")}
+    assert answers == snapshot(
+        {
+            "image": "[image is a PNG image, 10 bytes: it is not shown]",
+            "blob": "[blob is not text, 20 kB: it is not shown]",
+            "latin": "caf\ufffd\n[some bytes are not UTF-8 and are shown as \ufffd]",
+            "colour": "red ok x z\n[escape sequences are left out]",
+            "empty": "[the file is empty]",
+        }
+    )
+
+
+async def test_a_file_tool_answers_a_refusal_or_a_failure_and_nothing_else(use: Use, ws: Path):
+    """Shows: A085, A090."""
+    for name in ("read", "ls"):
+        for path in ("/etc/passwd", "out/passwd", ".env", "../x"):
+            with pytest.raises(OutOfScope):
+                await use(name, path=path)
+        for path in ("none", "readme.md/x", "a\0b", "x" * 5000):
+            with pytest.raises(Failed):
+                await use(name, path=path)
+    for name in ("glob", "grep"):
+        with pytest.raises(OutOfScope):
+            await use(name, pattern="x.*", path="/etc")
+        with pytest.raises(Failed):
+            await use(name, pattern="x.*", path="none")
+
+
+async def test_ls_marks_folders_and_links_and_tells_sizes(use: Use, ws: Path):
+    (ws / "bad\x1b[31m\u202ename").touch()
+    (ws / os.fsdecode(b"raw\xff")).touch()
+    assert await use("ls") == snapshot(
+        """\
+.hidden  11
+bad\\x1b[31m\\u202ename  0
+link@
+out@
+raw\\udcff  0
+readme.md  14
+src/\
+"""
+    )
+    assert await use("ls", path="src/deep") == "style.css  17\nutil.py  27"
+    (ws / "none").mkdir()
+    assert await use("ls", path="none/") == "[the folder is empty]"
+
+
+async def test_ls_of_a_crowded_folder_is_cut_and_says_so(use: Use, ws: Path):
+    crowd = ws / "crowd"
+    crowd.mkdir()
+    for number in range(ls_tool.MAX_NAMES + 5):
+        (crowd / f"{number:05}").touch()
+    lines = (await use("ls", path="crowd")).split("\n")
+    assert len(lines) == ls_tool.MAX_NAMES + 1
+    assert lines[-1] == "[5 more are not shown: use glob with a pattern]"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "found"),
+    [
+        ({"pattern": "*.md"}, ["readme.md"]),
+        ({"pattern": "**/*.py"}, ["src/app.py", "src/deep/util.py"]),
+        ({"pattern": "src/**/*.py"}, ["src/app.py", "src/deep/util.py"]),
+        ({"pattern": "src/*.py"}, ["src/app.py"]),
+        ({"pattern": "*.py", "path": "src/deep"}, ["src/deep/util.py"]),
+        (
+            {"pattern": "**/*.{py,css}", "path": "src"},
+            ["src/app.py", "src/deep/style.css", "src/deep/util.py"],
+        ),
+        ({"pattern": "./src/app.py"}, ["src/app.py"]),
+        ({"pattern": "**/.*"}, [".hidden"]),
+        ({"pattern": "*.nothing"}, ["[no file fits]"]),
+        ({"pattern": "src/**/?pp.py"}, ["src/app.py"]),
+    ],
+)
+async def test_glob_finds_files_by_name(use: Use, arguments: dict[str, str], found: list[str]):
+    """Shows: A088."""
+    assert (await use("glob", **arguments)).split("\n") == found
+
+
+async def test_glob_takes_an_absolute_pattern_only_inside_the_workspace(use: Use, ws: Path):
+    assert await use("glob", pattern=f"{ws}/src/*.py") == "src/app.py"
+    with pytest.raises(Failed, match="the pattern must be relative"):
+        await use("glob", pattern="/etc/*")
+    with pytest.raises(OutOfScope):
+        await use("glob", pattern="../*")
+
+
+async def test_glob_is_cut_and_says_so(use: Use, ws: Path):
+    """Shows: F20."""
+    crowd = ws / "crowd"
+    crowd.mkdir()
+    for number in range(1_005):
+        (crowd / f"{number:05}").touch()
+    lines = (await use("glob", pattern="crowd/*")).split("\n")
+    assert lines[999:] == ["crowd/00999", "[more than 1,000 files fit: use a narrower pattern]"]
+    with pytest.raises(Failed, match="more than 64 alternatives"):
+        await use("glob", pattern="{a,b}" * 7)
+    with pytest.raises(Failed, match="between 1 and 1,024"):
+        await use("glob", pattern="")
+
+
+async def test_grep_shows_file_line_and_text(use: Use):
+    assert await use("grep", pattern=r"def \w+\(") == snapshot(
+        """\
+src/app.py:4: def main():
+src/deep/util.py:1: def helper():\
+"""
+    )
+    assert await use("grep", pattern="main") == ".hidden:1: main thing\nsrc/app.py:4: def main():"
+    assert await use("grep", pattern="main", glob="*.py") == "src/app.py:4: def main():"
+    assert (
+        await use("grep", pattern="return", glob="deep/*.py", path="src")
+        == "src/deep/util.py:2:     return 1"
+    )
+    assert await use("grep", pattern="main", path="src/app.py") == "src/app.py:4: def main():"
+    assert await use("grep", pattern="(?i)HELLO$") == "readme.md:1: # Hello"
+    assert await use("grep", pattern="(?<=# )Hello") == "readme.md:1: # Hello"
+    assert await use("grep", pattern="no such text") == "[nothing matches]"
+
+
+async def test_grep_matches_within_a_line_and_never_over_its_end(use: Use, ws: Path):
+    (ws / "two").write_bytes(b"alpha\r\nbeta\r\nalpha end")
+    found = {pattern: await use("grep", pattern=pattern, path="two") for pattern in (
+        "alpha$", r"alpha\s+beta", "[^x]+$", r"\Abeta", r"beta\Z", "a.b", r"(?s)alpha.*",
+    )}  # fmt: skip
+    assert found == snapshot(
+        {
+            "alpha$": "two:1: alpha",
+            "alpha\\s+beta": "[nothing matches]",
+            "[^x]+$": "two:1: alpha\ntwo:2: beta\ntwo:3: alpha end",
+            "\\Abeta": "two:2: beta",
+            "beta\\Z": "two:2: beta",
+            "a.b": "[nothing matches]",
+            "(?s)alpha.*": "two:1: alpha\ntwo:3: alpha end",
+        }
+    )
+
+
+async def test_grep_leaves_out_binary_files_and_cuts_long_lines_around_the_match(use: Use, ws: Path):
+    (ws / "binary").write_bytes(b"needle\0needle")
+    (ws / "long").write_text("x" * 5_000 + "needle" + "y" * 5_000)
+    (ws / "colour").write_text("a \x1b[31mneedle\x1b[0m\n")
+    found = (await use("grep", pattern="needle")).split("\n")
+    assert found[0] == "colour:1: a needle"
+    assert len(found) == 2
+    assert found[1].startswith("long:1: …xxx")
+    assert "xneedley" in found[1]
+    assert len(found[1]) < 600
+
+
+async def test_grep_is_cut_at_five_hundred_matches(use: Use, ws: Path):
+    (ws / "many").write_text("hit\n" * 600)
+    lines = (await use("grep", pattern="hit")).split("\n")
+    assert len(lines) == 501
+    assert lines[-1] == "[more than 500 matches: use a narrower pattern, path or glob]"
+
+
+@pytest.mark.parametrize("pattern", ["(", "[a", "*x", "(?P<a>x)(?P<a", "", "x" * 1001, "(?<!a*b", "\\"])
+async def test_a_pattern_that_cannot_be_used_is_a_sentence(use: Use, pattern: str):
+    with pytest.raises(Failed, match="the pattern"):
+        await use("grep", pattern=pattern)
+
+
+async def test_a_hostile_expression_is_stopped_in_time(use: Use, ws: Path):
+    (ws / "trap").write_text("a" * 5_000 + "!")
+    hunt = Hunt(
+        files=a_call(ws).files, root=str(ws), pattern=r"(?:a|aa)+(?<!a)$", path="trap", fits=bool, seconds=0.2
+    )
+    assert hunt.run() == "[stopped after 0.2 seconds: use a simpler pattern, or path and glob]"
+
+
+async def test_todo_answers_the_list_as_it_now_stands(use: Use):
+    items = ["look", {"text": "mend", "status": "in_progress"}, {"text": "tell", "status": "done"}]
+    assert await use("todo", items=items) == "1. [ ] look\n2. [~] mend\n3. [x] tell"
+    assert await use("todo", items=[]) == "[the list is empty]"
+
+
+async def test_ask_user_puts_the_question_to_a_person(ws: Path):
+    heard: list[tuple[str, list[str]]] = []
+
+    async def answering(question: str, options: Sequence[str]) -> str:
+        heard.append((question, [*options]))
+        return "blue"
+
+    tool = built_in()["ask_user"]
+    for raw in (b'{"question": "Which?", "options": ["red", "blue"]}', b'{"question": "Which?"}'):
+        assert await tool.body(tool.parse(raw), a_call(ws, answering)) == "blue"
+    assert heard == [("Which?", ["red", "blue"]), ("Which?", [])]
+    with pytest.raises(NobodyHere):
+        await tool.body(tool.parse(b'{"question": "Which?"}'), a_call(ws))
+    with pytest.raises(Failed, match="the question is empty"):
+        await tool.body(tool.parse(b'{"question": " "}'), a_call(ws))
+
+
+def test_the_schemas_are_plain_objects():
+    for tool in built_in().values():
+        text = json.dumps(tool.spec.schema)
+        assert tool.spec.schema["type"] == "object"
+        assert tool.spec.schema["additionalProperties"] is False
+        assert "$ref" not in text
+        assert "$defs" not in text
+        assert all("description" in each for each in tool.spec.schema["properties"].values())
+
+
+def test_the_arguments_are_the_promised_ones():
+    shapes = {
+        name: (sorted(tool.spec.schema["properties"]), tool.spec.schema["required"])
+        for name, tool in built_in().items()
+    }
+    assert shapes == snapshot(
+        {
+            "read": (["limit", "offset", "path"], ["path"]),
+            "ls": (["path"], []),
+            "glob": (["path", "pattern"], ["pattern"]),
+            "grep": (["glob", "path", "pattern"], ["pattern"]),
+            "todo": (["items"], ["items"]),
+            "ask_user": (["options", "question"], ["question"]),
+        }
+    )

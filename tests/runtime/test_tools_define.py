@@ -1,0 +1,390 @@
+"""How a user's function becomes a tool, and how strictly its arguments are read."""
+
+import json
+import threading
+import tracemalloc
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypedDict
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from inline_snapshot import snapshot
+
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
+from retinue.domain.run import Ask, Run
+from retinue.domain.scope import Scope
+from retinue.domain.session import Session
+from retinue.domain.tool import Effect
+from retinue.domain.workspace import Workspace
+from retinue.errors import Usage
+from retinue.ports import Call, Tool
+from retinue.sandbox.fileguard import GuardedFiles
+from retinue.tools.arguments import prescan
+from retinue.tools.define import tool
+
+AT = datetime(2026, 11, 15, tzinfo=UTC)
+
+
+async def silent(_question: str, _options: Sequence[str]) -> str:
+    return ""
+
+
+CALL = Call(
+    run=Run(
+        id="r1",
+        ask=Ask(key="k", agent="a", task=None),
+        session_id="s",
+        slug="a-1",
+        key="a-1/main",
+        agent="a",
+        path="/ws/session.md",
+        created_at=AT,
+    ),
+    session=Session(
+        id="s",
+        slug="a-1",
+        agent="a",
+        path="/ws",
+        created_at=AT,
+        updated_at=AT,
+        workspace=Workspace(root="/ws"),
+    ),
+    id="c1",
+    files=GuardedFiles(Scope(root="/ws")),
+    ask=silent,
+)
+
+
+async def run(made: Tool, **arguments: Any) -> str:
+    return await made.body(made.parse(json.dumps(arguments).encode()), CALL)
+
+
+@tool(effect="once", capabilities=["mail.write"])
+async def send_mail(call: Call, to: Annotated[str, "Whom it goes to."], body: str, copies: int = 1) -> str:
+    """Send a mail.
+
+    It cannot be taken back."""
+    return f"{call.id}: {to} {body} {copies}"
+
+
+async def test_a_function_becomes_a_tool_by_its_signature_and_docstring():
+    assert send_mail.spec.name == "send_mail"
+    assert send_mail.spec.description == "Send a mail.\n\nIt cannot be taken back."
+    assert send_mail.spec.schema == snapshot(
+        {
+            "type": "object",
+            "properties": {
+                "to": {"description": "Whom it goes to.", "type": "string"},
+                "body": {"type": "string"},
+                "copies": {"type": "integer", "default": 1},
+            },
+            "required": ["to", "body"],
+            "additionalProperties": False,
+        }
+    )
+    assert (send_mail.effect, send_mail.capabilities, send_mail.door) == (Effect.ONCE, ("mail.write",), False)
+    assert await run(send_mail, to="ann", body="hi") == "c1: ann hi 1"
+
+
+async def test_a_bare_decorator_is_enough_and_what_says_nothing_happens_once():
+    @tool
+    async def ping() -> str:
+        """Answer pong."""
+        return "pong"
+
+    assert ping.effect is Effect.ONCE
+    assert ping.spec.schema == {
+        "type": "object",
+        "properties": {},
+        "required": [],
+        "additionalProperties": False,
+    }
+    assert await run(ping) == "pong"
+    assert ping.parse(b"") == ping.parse(b" {} ") == {}
+
+
+async def test_a_function_that_is_not_async_runs_in_a_thread():
+    @tool
+    def where(n: int, call: Call) -> str:
+        """Tell the thread."""
+        return f"{n} {call.id} {threading.current_thread() is threading.main_thread()}"
+
+    assert await run(where, n=3) == "3 c1 False"
+
+
+async def test_a_result_that_is_not_text_is_json():
+    @tool
+    async def facts(what: Literal["list", "none", "time"]) -> Any:
+        """Tell facts."""
+        return {"list": [1, {"a": True}], "none": None, "time": AT}[what]
+
+    assert await run(facts, what="list") == '[1,{"a":true}]'
+    assert await run(facts, what="none") == "null"
+    assert await run(facts, what="time") == '"2026-11-15T00:00:00Z"'
+
+
+class Colour(StrEnum):
+    RED = "red"
+    BLUE = "blue"
+
+
+@dataclass
+class Place:
+    city: str
+    zip: int | None = None
+
+
+class Size(TypedDict):
+    width: int
+
+
+class Tree(msgspec.Struct):
+    name: str
+    below: list["Tree"] = []
+
+
+@tool(name="shop.order", description="Order things.", category="shop", door=True)
+async def order(
+    place: Place,
+    sizes: list[Size],
+    colour: Colour = Colour.RED,
+    tags: Annotated[list[str], msgspec.Meta(description="Words.", max_length=2)] = [],  # noqa: B006  (a default as users write it)
+    note: Annotated[str | None, "Anything."] = None,
+    extra: dict[str, int] | None = None,
+) -> Any:
+    return [place.city, place.zip, sizes, colour, tags, note, extra]
+
+
+async def test_nested_types_stand_in_the_schema_where_they_are_used():
+    assert (order.spec.name, order.spec.description, order.category, order.door) == (
+        "shop.order",
+        "Order things.",
+        "shop",
+        True,
+    )
+    assert order.spec.schema == snapshot(
+        {
+            "type": "object",
+            "properties": {
+                "place": {
+                    "type": "object",
+                    "properties": {
+                        "city": {"type": "string"},
+                        "zip": {"type": "integer"},
+                    },
+                    "required": ["city"],
+                    "additionalProperties": False,
+                },
+                "sizes": {
+                    "type": "array",
+                    "items": {
+                        "type": "object",
+                        "properties": {"width": {"type": "integer"}},
+                        "required": ["width"],
+                        "additionalProperties": False,
+                    },
+                },
+                "colour": {"type": "string", "enum": ["blue", "red"], "default": "red"},
+                "tags": {
+                    "type": "array",
+                    "description": "Words.",
+                    "items": {"type": "string"},
+                    "maxItems": 2,
+                },
+                "note": {"type": "string", "description": "Anything."},
+                "extra": {"type": "object", "additionalProperties": {"type": "integer"}},
+            },
+            "required": ["place", "sizes"],
+            "additionalProperties": False,
+        }
+    )
+    got = await run(order, place={"city": "Ulm"}, sizes=[{"width": 2}], colour="blue", extra={"any": 1})
+    assert json.loads(got) == ["Ulm", None, [{"width": 2}], "blue", [], None, {"any": 1}]
+
+
+async def test_a_default_list_is_each_calls_own():
+    first = order.parse(b'{"place": {"city": "Ulm"}, "sizes": []}')
+    first["tags"].append("kept")
+    assert order.parse(b'{"place": {"city": "Ulm"}, "sizes": []}')["tags"] == []
+
+
+async def test_a_type_that_holds_itself_keeps_its_name_in_the_schema():
+    @tool
+    async def plant(tree: Tree) -> str:
+        """Plant it."""
+        return tree.below[0].name
+
+    assert plant.spec.schema["properties"]["tree"] == {"$ref": "#/$defs/Tree"}
+    assert plant.spec.schema["$defs"]["Tree"]["properties"]["below"]["items"] == {"$ref": "#/$defs/Tree"}
+    assert await run(plant, tree={"name": "a", "below": [{"name": "b"}]}) == "b"
+    with pytest.raises(ValueError, match=r"no argument `tree\.below\[0\]\.nme`"):
+        plant.parse(b'{"tree": {"name": "a", "below": [{"name": "b", "nme": 1}]}}')
+
+
+WRONG = {
+    b'{"to": 3, "body": "x"}': "the argument `to` must be str, not int",
+    b'{"to": "a", "body": "x", "copies": "3"}': "the argument `copies` must be int, not str",
+    b'{"to": "a", "body": "x", "copies": true}': "the argument `copies` must be int, not bool",
+    b'{"to": "a"}': "the argument `body` is missing",
+    b'{"to": "a", "body": "x", "cc": "y"}': "there is no argument `cc`; it takes `body`, `copies`, `to`",
+    b'{"to": "a", "body": "x", "call": {}}': "there is no argument `call`; it takes `body`, `copies`, `to`",
+    b'{"to": "a", "to": "b", "body": "x"}': "the key `to` is given twice",
+    b'{"to": "a", "t\\u006f": "b", "body": "x"}': "the key `to` is given twice",
+    b'{"to": "\xff", "body": "x"}': "the arguments are not valid UTF-8",
+    b"[]": "the arguments must be object, not array",
+    b'"to"': "the arguments must be object, not str",
+    b'{"to": "a", "body": "x"': "the arguments cannot be read: Input data was truncated",
+    b'{"to": "a", "body": "x"} {}': "the arguments cannot be read: JSON is malformed",
+    b'{"to": "a", "body": "\\ud800"}': "the arguments cannot be read",
+    b"NaN": "the arguments cannot be read",
+}
+
+
+@pytest.mark.parametrize("raw", WRONG)
+def test_arguments_that_do_not_fit_are_refused_with_a_sentence_that_names_the_key(raw: bytes):
+    """Shows: M13."""
+    with pytest.raises(ValueError, match=r".") as wrong:
+        send_mail.parse(raw)
+    assert str(wrong.value).startswith(WRONG[raw])
+
+
+@pytest.mark.parametrize(
+    ("raw", "said"),
+    [
+        (b'{"place": {"city": "Ulm", "street": 1}, "sizes": []}', "there is no argument `place.street`"),
+        (b'{"place": {"city": "Ulm"}, "sizes": [{"width": 1, "w": 2}]}', "there is no argument `sizes[0].w`"),
+        (b'{"place": {"city": 1}, "sizes": []}', "the argument `place.city` must be str, not int"),
+        (b'{"place": {}, "sizes": []}', "the argument `city` is missing in `place`"),
+        (b'{"place": {"city": "U", "city": "V"}, "sizes": []}', "the key `city` is given twice"),
+        (
+            b'{"place": {"city": "U"}, "sizes": [], "tags": ["a", "b", "c"]}',
+            "the argument `tags` does not fit",
+        ),
+    ],
+)
+def test_what_stands_deeper_is_read_as_strictly(raw: bytes, said: str):
+    """Shows: M13."""
+    with pytest.raises(ValueError, match=r".") as wrong:
+        order.parse(raw)
+    assert str(wrong.value).startswith(said)
+
+
+def test_the_same_key_in_two_objects_is_no_repetition():
+    assert order.parse(b'{"place": {"city": "U"}, "sizes": [{"width": 1}, {"width": 1}]}')["sizes"]
+    assert send_mail.parse(b'{"to": "to", "body": "{\\"to\\": 1, \\"to\\": 2}"}')["to"] == "to"
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"[" * 10_000,
+        b'{"to":' * 10_000,
+        b'{"to": ' + b"[" * (MAX_ARGUMENT_DEPTH + 1) + b"]" * (MAX_ARGUMENT_DEPTH + 1) + b"}",
+        b'{"to": "' + b"x" * 10_000_000 + b'"}',
+        b'"' + b'\\"' * 400_000,
+        b'{"a' + b" " * 900_000,
+        b'{"' + b"\\" * 900_001,
+        b"]" * 900_000,
+    ],
+    ids=["lists", "objects", "one too deep", "10 MB", "open string", "blanks", "backslashes", "closed"],
+)
+def test_what_is_too_large_or_too_deep_is_refused_before_anything_is_made_of_it(raw: bytes):
+    """Shows: M13."""
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="arguments"):
+            send_mail.parse(raw)
+        assert tracemalloc.get_traced_memory()[1] < 4 * MAX_ARGUMENT_BYTES
+    finally:
+        tracemalloc.stop()
+
+
+def test_the_deepest_and_the_largest_that_are_allowed_pass_the_scan():
+    prescan(b"[" * MAX_ARGUMENT_DEPTH + b"]" * MAX_ARGUMENT_DEPTH)
+    prescan(b'"' + b"x" * (MAX_ARGUMENT_BYTES - 2) + b'"')
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(), inner, max_size=3),
+    max_leaves=12,
+)
+
+
+@given(JSON, st.booleans())
+def test_whatever_a_json_writer_writes_passes_the_scan(value: Any, ascii_only: bool):
+    prescan(json.dumps(value, ensure_ascii=ascii_only).encode(errors="surrogatepass"))
+
+
+@given(st.binary(max_size=200))
+def test_no_bytes_at_all_get_more_than_a_sentence_out_of_a_tool(raw: bytes):
+    """Shows: M13."""
+    for made in (send_mail, order):
+        with pytest.raises(ValueError, match="argument") as wrong:
+            made.parse(raw)
+        assert not isinstance(wrong.value, UnicodeError)
+
+
+async def undescribed() -> str:
+    return ""
+
+
+async def described() -> str:
+    """Do it."""
+    return ""
+
+
+async def starred(*values: int) -> str:
+    """Do it."""
+    return ""
+
+
+async def odd(value: Callable[[], int]) -> str:
+    """Do it."""
+    return ""
+
+
+def with_annotation(annotation: Any) -> Callable[..., Any]:
+    """The function described, as if its author had written one parameter more."""
+
+    async def mistaken(value: Any) -> str:
+        """Do it."""
+        return str(value)
+
+    mistaken.__annotations__ = {"value": annotation} if annotation else {}
+    return mistaken
+
+
+@pytest.mark.parametrize(
+    ("make", "said"),
+    [
+        (lambda: tool(name="system_reset")(described), "names with system_ are reserved"),
+        (lambda: tool(name="1st")(described), "'1st' is no name for a tool"),
+        (lambda: tool(name="a b")(described), "'a b' is no name for a tool"),
+        (lambda: tool(name="x" * 65)(described), "is no name for a tool"),
+        (
+            lambda: tool(effect="twice")(described),
+            "unknown effect 'twice'; use one of read, idempotent, once",
+        ),
+        (lambda: tool(undescribed), "the tool undescribed needs a description"),
+        (
+            lambda: tool(with_annotation(None)),
+            "the parameter value of the tool mistaken needs a plain name and a type",
+        ),
+        (lambda: tool(starred), "the parameter values of the tool starred"),
+        (lambda: tool(odd), "the arguments of the tool odd cannot be described"),
+        (
+            lambda: tool(with_annotation("Nowhere")),
+            "the tool mistaken has an annotation that cannot be resolved",
+        ),
+    ],
+)
+def test_a_function_that_cannot_be_a_tool_is_a_sentence_at_once(make: Callable[[], Tool], said: str):
+    """Shows: T02."""
+    with pytest.raises(Usage, match=said):
+        make()
