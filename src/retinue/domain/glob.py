@@ -9,15 +9,18 @@ folders or none, and `X/**` covers X itself.
 import re
 from functools import lru_cache
 
-MAX_PATTERN = 10_000
-"""Longer than any path can be, each of its characters escaped."""
+MAX_PATTERN = 1024
+"""The longest pattern that a tool takes from a model."""
+
+LONGEST = 10_000
+"""Longer than any path with each of its characters escaped: a folder of ours is always a pattern."""
 
 
 @lru_cache(maxsize=4096)
 def compiled(pattern: str, *, ignore_case: bool = False) -> re.Pattern[str]:
     """Never fails: a pattern that is too long or damaged matches only itself, letter by letter."""
     flags = re.DOTALL | (re.IGNORECASE if ignore_case else 0)
-    if len(pattern) > MAX_PATTERN:
+    if len(pattern) > LONGEST:
         return re.compile(re.escape(pattern) + r"\Z", flags)
     return re.compile(_translated(pattern) + r"\Z", flags)
 
