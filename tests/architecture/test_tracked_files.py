@@ -12,7 +12,7 @@ MACHINE = re.compile(
 )
 """Spelt with a class of one letter, so that this file does not find itself."""
 ORGANISATION = re.compile(
-    r"\b(colleagues?|my brief|the briefs?|ACCEPTANCE\.md|FAULTS\.md|STYLE\.md|seed 00\d|seeds/)\b",
+    r"\b(my brief|the briefs?|ACCEPTANCE\.md|FAULTS\.md|STYLE\.md|seed 00\d|seeds/)\b",
     re.IGNORECASE,
 )
 PRODUCT_TEXT = (
@@ -38,7 +38,7 @@ def test_the_map_and_the_front_page_stay_short():
         name: (ROOT / name).read_text(encoding="utf-8").count("\n") for name in ("AGENTS.md", "README.md")
     }
     assert lines["AGENTS.md"] <= 80
-    assert lines["README.md"] <= 90
+    assert lines["README.md"] <= 60
 
 
 def test_each_decision_fits_on_a_page_and_answers_the_same_questions():

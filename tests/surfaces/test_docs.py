@@ -14,6 +14,7 @@ from typing import Any, get_args
 
 import pytest
 
+import retinue
 from retinue import config, errors
 from retinue.__main__ import TABLE
 from retinue.domain import event
@@ -194,6 +195,11 @@ def test_the_list_of_limits_is_complete_with_their_defaults():
     text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
     rows = [f"| `{field.name}` | {field.default} |" for field in fields(Limits)]
     assert [row for row in rows if row not in text] == []
+
+
+def test_the_list_of_promised_names_is_complete():
+    text = (ROOT / "docs/reference/python.md").read_text(encoding="utf-8")
+    assert [name for name in vars(retinue)["__all__"] if f"`{name}`" not in text] == []
 
 
 def test_the_words_of_the_code_are_in_the_glossary():
