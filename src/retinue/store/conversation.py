@@ -2,21 +2,24 @@
 
 import os
 import threading
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Returned, Said
+from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.errors import Failed
 from retinue.ports import Chance
 from retinue.store import names, thoughts
-from retinue.store.disk import Threads, write_all
+from retinue.store.disk import write_all
 from retinue.store.lock import hold
 from retinue.store.markdown import open_line, render
 from retinue.store.reading import Reading
 from retinue.store.sessionfile import SessionFile
+from retinue.store.threads import Threads
+from retinue.store.toolslog import heading
 
 _TRIES = 8
 """How often an append is repeated when a person saves the file at the very same moment."""
@@ -34,7 +37,7 @@ class FileConversation:
         self.memo: dict[str, Any] = {}
         self.torn: str | None = None
         self._directory = directory
-        self._file = SessionFile(session, directory)
+        self._file = SessionFile(session, directory, threads)
         self._chance = chance
         self._threads = threads
         self._one = threading.Lock()
@@ -49,7 +52,7 @@ class FileConversation:
         await self._threads.do(lambda: self._append(entries))
 
     async def refresh(self) -> bool:
-        if not self._file.changed():
+        if self._directory < 0 or not self._file.changed():
             return False
         return await self._threads.do(self._refresh)
 
@@ -62,8 +65,9 @@ class FileConversation:
     async def rest(self) -> None:
         await self._threads.do(self._rest)
 
-    async def log_tool(self, heading: str) -> None:
-        await self._threads.do(lambda: self._log_tool(heading.encode("utf-8", "backslashreplace")))
+    async def log_tool(self, called: Called, returned: Returned) -> None:
+        text = heading(called, returned, self._chance.now() - timedelta(milliseconds=returned.ms))
+        await self._threads.do(lambda: self._log_tool(text.encode("utf-8", "backslashreplace")))
 
     def load(self) -> None:
         """Reads the file for the first time; a torn tail is cut aside now and never later."""
@@ -73,10 +77,19 @@ class FileConversation:
     def close(self) -> None:
         """Gives the lock back, once nothing is being written any more."""
         with self._one:
-            os.close(self._directory)
+            directory, self._directory = self._directory, -1
+            if directory >= 0:
+                os.close(directory)
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        with self._one:
+            if self._directory < 0:
+                raise Failed(f"{self.session.slug} is not open any more")
+            yield
 
     def _append(self, entries: Sequence[Entry]) -> None:
-        with self._one:
+        with self._alone():
             fresh = {_key(entry): entry for entry in entries if _key(entry) not in self._present}
             if not fresh:
                 return
@@ -111,7 +124,7 @@ class FileConversation:
         self._present.add(_key(said))
 
     def _refresh(self) -> bool:
-        with self._one:
+        with self._alone():
             if not self._file.changed():
                 return False
             before = self.entries
@@ -138,7 +151,7 @@ class FileConversation:
         self._present = set(map(_key, entries))
 
     def _take_typed(self, said: Entry) -> None:
-        with self._one:
+        with self._alone():
             fresh = self._file.changed()
             if fresh:
                 self._reread()
@@ -152,7 +165,7 @@ class FileConversation:
         self._append((said,))
 
     def _rest(self) -> None:
-        with self._one:
+        with self._alone():
             self._own.clear()
             for _ in range(_TRIES):
                 if self._file.empty or (self._opened and self._opened not in self._taken):
@@ -165,7 +178,7 @@ class FileConversation:
 
     def _log_tool(self, heading: bytes) -> None:
         """The log is derived and never read back, so a full disk may cost it a heading."""
-        with self._one, suppress(OSError):
+        with self._alone(), suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             file = os.open(names.TOOLS, flags, 0o600, dir_fd=self._directory)
             try:

@@ -1,45 +1,16 @@
-"""The few ways this room touches the disk: threads that wait for it, files replaced whole, stamps that tell a change."""
+"""The few ways this room touches the disk: files replaced whole, stamps that tell a change."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
 # ruff: noqa: PTH105, PTH108, PTH118
 
-import asyncio
 import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import TypeVar
 
 from retinue.errors import NoRoom
 from retinue.store import names
 
-T = TypeVar("T")
 Stamp = tuple[int, int, int, int]
 """Inode, size, and both times in nanoseconds: what differs when a file was changed or replaced."""
-_THREADS = 4
-
-
-class Threads:
-    """A few threads in which files are read, written and synced, so that the loop never waits for a disk."""
-
-    def __init__(self) -> None:
-        self._pool = ThreadPoolExecutor(_THREADS, thread_name_prefix="retinue-store")
-
-    async def do(self, work: Callable[[], T]) -> T:
-        """Work that has started is finished even when nobody waits for it any more."""
-        return await asyncio.get_running_loop().run_in_executor(self._pool, work)
-
-    async def have(self, work: Callable[[], T], drop: Callable[[T], object]) -> T:
-        """As `do`, for what must be given back: when nobody waits any more, `drop` gets it."""
-        future = asyncio.get_running_loop().run_in_executor(self._pool, work)
-        try:
-            return await asyncio.shield(future)
-        except asyncio.CancelledError:
-            future.add_done_callback(lambda done: None if done.exception() else drop(done.result()))
-            raise
-
-    def close(self) -> None:
-        self._pool.shutdown(wait=True)
 
 
 def stamp(stat: os.stat_result) -> Stamp:
@@ -58,6 +29,14 @@ def read_file(path: str, *, directory: int | None = None) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
     try:
         return read_all(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read_start(path: str, length: int = 4096) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        return os.read(descriptor, length)
     finally:
         os.close(descriptor)
 

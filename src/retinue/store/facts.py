@@ -94,14 +94,14 @@ def workspace_of(place: Place | None, folder: str) -> Workspace:
     )
 
 
-def write_plan(session: Session) -> bytes:
+def write_plan(session: Session, *, updated: datetime | None = None) -> bytes:
     """scope-plan.yml: metadata only, seven keys, six for a session without a parent."""
     created = iso(session.created_at)
     lines = {
         "version": "3.0",
         "session_id": session.slug,
         "created": created,
-        "updated": created,
+        "updated": iso(updated) if updated else created,
         "type": session.type,
         "parent_session_id": session.parent_slug,
         "preset": session.agent,

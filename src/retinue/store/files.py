@@ -20,12 +20,13 @@ from retinue.errors import BadDefinition, Failed, Usage
 from retinue.ports import Chance, NewSession
 from retinue.store import branches, definitions, folder, names
 from retinue.store.conversation import FileConversation, opened
-from retinue.store.disk import Threads, no_room, read_file, replace_file, sync_path, unused, write_new
-from retinue.store.facts import write_facts
+from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
+from retinue.store.facts import write_facts, write_plan
 from retinue.store.lock import alone, held
 from retinue.store.reading import read
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.tail import torn_at
+from retinue.store.threads import Threads
 
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases"})
 _STALE_SECONDS = 3600
@@ -75,6 +76,10 @@ class FileStore:
     async def change(self, session: Session, **facts: Any) -> Session:
         return await self._threads.do(lambda: self._change(session, facts))
 
+    async def set_preset(self, session: Session, text: str) -> None:
+        """A person or a scope command changes what a session obeys; only this moves the plan's `updated`."""
+        await self._threads.do(lambda: self._set_preset(session, text))
+
     async def entries(self, session: Session) -> tuple[list[Entry], list[str]]:
         """What the file says, read without a lock and without touching it, and what is wrong with it."""
         return await self._threads.do(lambda: _entries(session))
@@ -115,7 +120,7 @@ class FileStore:
             with alone(os.path.join(self._shelf.root, names.CHANGES)):
                 self._free_name(new.name, None)
                 session = folder.build(self._shelf.root, new, self._chance)
-        return self._shelf.at(session.path).session
+        return self._shelf.put(session)
 
     def _make_root(self) -> None:
         try:
@@ -140,6 +145,13 @@ class FileStore:
             where = os.path.join(session.path, names.FACTS)
             replace_file(where, write_facts(known), token=self._chance.uuid())
         return self._shelf.at(session.path).session
+
+    def _set_preset(self, session: Session, text: str) -> None:
+        where = os.path.join(session.path, names.PRESET)
+        definitions.parse_preset(text, where, name=session.agent)
+        replace_file(where, text.encode(), token=self._chance.uuid())
+        plan = write_plan(self._shelf.at(session.path).session, updated=self._chance.now())
+        replace_file(os.path.join(session.path, names.PLAN), plan, token=self._chance.uuid())
 
     def _clear(self, session: Session) -> Session:
         now = self._chance.now()

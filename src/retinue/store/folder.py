@@ -84,11 +84,11 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
         with suppress(FileExistsError):
             os.mkdir(where, 0o700)
         return _build(session, where, temporary, new.preset)
-    except OSError as error:
-        raise no_room(where, error) from error
-    finally:
-        if os.path.lexists(temporary):
-            shutil.rmtree(temporary, ignore_errors=True)
+    except BaseException as error:
+        shutil.rmtree(temporary, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise no_room(where, error) from error
+        raise
 
 
 def _build(session: Session, where: str, temporary: str, preset: str) -> Session:
@@ -131,6 +131,12 @@ def stamps_of(path: str) -> Stamps:
     )
 
 
+def updated_at(stamps: Stamps) -> datetime:
+    """The newer of what was said and what is known of the session; the plan's time is its own."""
+    times = [each[2] for each in (stamps[0], stamps[2]) if each]
+    return datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
+
+
 def read(path: str) -> Found:
     """The session in a folder, wherever the folder is. Damage is reported, and what else is known still counts."""
     stamps = stamps_of(path)
@@ -139,11 +145,9 @@ def read(path: str) -> Found:
     start, words = last_words(os.path.join(path, names.SESSION))
     head = read_head(start) or Head(slug="")
     session = _session(path, facts, plan, head, problems)
-    times = [each[2] for each in (stamps[0], stamps[2]) if each]
-    updated = datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
     pinned = facts.pinned_at or (session.created_at if facts.pinned else None)
     return Found(
-        session=replace(session, updated_at=updated, pinned_at=_aware(pinned), last_snippet=words),
+        session=replace(session, updated_at=updated_at(stamps), pinned_at=_aware(pinned), last_snippet=words),
         problems=tuple(problems),
         stamps=stamps,
     )
@@ -192,7 +196,7 @@ def _session(path: str, facts: Facts, plan: Mapping[str, str], head: Head, probl
     return Session(
         id=facts.id or head.id or str(uuid.uuid5(uuid.NAMESPACE_URL, f"retinue:{slug}/{branch}")),
         slug=slug,
-        agent=plan.get("preset") or facts.agent or slug.partition("-")[0],
+        agent=plan.get("preset") or facts.agent or _slug_agent(slug),
         type="agent" if kind == "agent" else "branch",
         branch=facts.branch or head.branch or branch,
         path=path,
@@ -224,6 +228,11 @@ def _slug_time(slug: str) -> datetime | None:
         return datetime.strptime(found[1], "%Y%m%d%H%M%S").replace(tzinfo=UTC) if found else None
     except ValueError:
         return None
+
+
+def _slug_agent(slug: str) -> str:
+    found = _SLUG_TIME.search(slug)
+    return slug[: found.start()] if found else slug
 
 
 def _aware(at: datetime | None) -> datetime | None:

@@ -25,6 +25,7 @@ from retinue.store.disk import (
 from retinue.store.markdown import head
 from retinue.store.reading import Reading, read
 from retinue.store.tail import torn_at
+from retinue.store.threads import Threads
 
 _SETTLE = 0.02
 """Seconds between two looks at a file that somebody is saving."""
@@ -34,10 +35,11 @@ _LOOKS = 25
 class SessionFile:
     """Reached through the folder's descriptor, so that a folder moved while it is open does not matter."""
 
-    def __init__(self, session: Session, directory: int) -> None:
+    def __init__(self, session: Session, directory: int, threads: Threads) -> None:
         self.path = os.path.join(session.path, names.SESSION)
         self._session = session
         self._directory = directory
+        self._threads = threads
         self._stamp: Stamp | None = None
         self._gap = b""
         self._blank: int | None = None
@@ -79,6 +81,8 @@ class SessionFile:
             raise no_room(self.path, error) from error
         try:
             return self._add(file, data, sync=sync)
+        except FileNotFoundError:
+            return False
         finally:
             os.close(file)
 
@@ -108,7 +112,7 @@ class SessionFile:
         size = before.st_size
         if self._blank is not None:
             size, self._blank = self._blank, None
-            os.ftruncate(file, size)
+            self._shorten(file, size)
         opening = head(self._session).encode() if not size else b""
         whole = b"".join((opening, self._gap, data))
         self._write(file, whole, size, sync=sync)
@@ -141,13 +145,16 @@ class SessionFile:
         os.fsync(self._directory)
         for _ in range(3 if self._session.top else 2):
             folder = os.path.dirname(folder)
-            sync_path(folder)
+            known = self._threads.known_folder(folder)
+            self._threads.sync_folder(folder)
+            if known:
+                break
         self._synced = True
 
     def _understood(self, data: bytes) -> Reading:
         reading = read(data, self.path)
-        self._gap = reading.gap
         self._blank = reading.end if reading.opened and not reading.typed else None
+        self._gap = reading.gap if self._blank is None else b""
         return reading
 
     def _load(self) -> bytes:
@@ -179,12 +186,12 @@ class SessionFile:
             write_new(temporary, data[good:], sync=True)
             os.rename(temporary, kept)
             os.fsync(self._directory)
-            self._shorten(good, len(data))
+            self._shorten_whole(good, len(data))
         except OSError as error:
             raise no_room(self.path, error) from error
         return kept
 
-    def _shorten(self, good: int, size: int) -> None:
+    def _shorten_whole(self, good: int, size: int) -> None:
         file = os.open(names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._directory)
         try:
             if os.fstat(file).st_size != size:
@@ -194,3 +201,9 @@ class SessionFile:
             self._stamp = stamp(os.fstat(file))
         finally:
             os.close(file)
+
+    def _shorten(self, file: int, size: int) -> None:
+        try:
+            os.ftruncate(file, size)
+        except OSError as error:
+            raise no_room(self.path, error) from error

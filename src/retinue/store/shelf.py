@@ -6,11 +6,12 @@
 import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Usage
 from retinue.store import folder, names
-from retinue.store.disk import read_file
+from retinue.store.disk import read_start
 from retinue.store.marker import read_head
 
 _SHOWN = 8
@@ -32,6 +33,14 @@ class Shelf:
             self._known[path] = known
             self._places[known.session.id] = path
         return known
+
+    def put(self, session: Session) -> Session:
+        """Remembers a session that was just made, without reading back what was just written."""
+        stamps = folder.stamps_of(session.path)
+        fresh = replace(session, updated_at=folder.updated_at(stamps))
+        self._known[session.path] = folder.Found(session=fresh, problems=(), stamps=stamps)
+        self._places[session.id] = session.path
+        return fresh
 
     def all(self) -> list[Session]:
         found = {path: self.at(path) for path in folder.walk(self.root)}
@@ -130,7 +139,7 @@ def top_folder(session: Session) -> str:
 def _is_session(path: str) -> bool:
     """By content: our head line at the very start, or an empty conversation beside our other files."""
     try:
-        text = read_file(os.path.join(path, names.SESSION))[:4096].decode("utf-8", "replace")
+        text = read_start(os.path.join(path, names.SESSION)).decode("utf-8", "replace")
     except OSError:
         return False
     if read_head(text) is not None:

@@ -1,0 +1,123 @@
+"""The few threads that wait for the disk, so that the loop never does."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from queue import SimpleQueue
+from typing import Any, TypeVar
+
+from retinue.errors import Failed
+from retinue.store.disk import sync_path
+
+T = TypeVar("T")
+_COUNT = 8
+"""Syncs that wait at the same time share the disk's commits."""
+
+Job = tuple[asyncio.Future[Any], Callable[[], Any]]
+
+
+class Threads:
+    """Work done together is told together: many results wake the loop once."""
+
+    def __init__(self) -> None:
+        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+        self._threads: list[threading.Thread] = []
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]] = deque()
+        self._told = False
+        self._folders: dict[str, _Folder] = {}
+        self._closed = False
+
+    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """What has begun is finished even when nobody waits for it any more."""
+        loop = asyncio.get_running_loop()
+        if self._closed:
+            raise Failed("The store is closed")
+        if loop is not self._loop:
+            self._loop, self._done, self._told = loop, deque(), False
+        if len(self._threads) < _COUNT:
+            self._start()
+        future: asyncio.Future[T] = loop.create_future()
+        self._jobs.put((future, work))
+        return future
+
+    async def have(self, work: Callable[[], T], drop: Callable[[T], object]) -> T:
+        """As `do`, for what must be given back: when nobody waits any more, `drop` gets it."""
+        future = self.do(work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: None if done.exception() else drop(done.result()))
+            raise
+
+    def sync_folder(self, path: str) -> None:
+        """On disk: which names the folder holds. Threads that ask for one folder at once share a sync."""
+        folder = self._folders.setdefault(path, _Folder())
+        with folder.counting:
+            folder.asked += 1
+            mine = folder.asked
+        with folder.syncing:
+            if folder.synced >= mine:
+                return
+            covered = folder.asked
+            sync_path(path)
+            folder.synced = covered
+
+    def known_folder(self, path: str) -> bool:
+        """Whether this process has synced that folder before, so that its own name is on disk."""
+        return path in self._folders and self._folders[path].synced > 0
+
+    def close(self) -> None:
+        """Waits for what is being written; work not yet begun is never begun."""
+        self._closed = True
+        for _ in self._threads:
+            self._jobs.put(None)
+        for thread in self._threads:
+            thread.join()
+
+    def _start(self) -> None:
+        thread = threading.Thread(target=self._work, name=f"retinue-store-{len(self._threads)}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _work(self) -> None:
+        while (job := self._jobs.get()) is not None:
+            future, work = job
+            if future.cancelled() or self._closed:
+                continue
+            result, error = None, None
+            try:
+                result = work()
+            except BaseException as caught:  # noqa: BLE001 - it is raised again, in the task that waits
+                error = caught
+            self._tell(future, result, error)
+
+    def _tell(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
+        loop, done = self._loop, self._done
+        if loop is None or future.get_loop() is not loop or loop.is_closed():
+            return
+        done.append((future, result, error))
+        if not self._told:
+            self._told = True
+            loop.call_soon_threadsafe(self._settle, done)
+
+    def _settle(self, done: deque[tuple[asyncio.Future[Any], Any, BaseException | None]]) -> None:
+        self._told = False
+        while done:
+            future, result, error = done.popleft()
+            if future.cancelled():
+                continue
+            if error is None:
+                future.set_result(result)
+            else:
+                future.set_exception(error)
+
+
+@dataclass(slots=True)
+class _Folder:
+    counting: threading.Lock = field(default_factory=threading.Lock)
+    syncing: threading.Lock = field(default_factory=threading.Lock)
+    asked: int = 0
+    synced: int = 0
