@@ -149,7 +149,10 @@ class Ledger(Protocol):
 class Engine(Protocol):
     """What drives runs: takes a run's id and returns at once."""
 
-    def submit(self, run_id: str) -> None: ...
+    def submit(self, run_id: str, *, taken: bool = False) -> None:
+        """`taken`: it is claimed already, in the step that made it."""
+        ...
+
     async def wait(self, run_id: str) -> None:
         """Until the run has ended, whoever works it."""
         ...

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from retinue.errors import Cancelled
 
 POLL_SECONDS = 0.25
-"""How often another process's slot or end is looked for. Our own are known at once."""
+"""How often another process's slot, end or wish is looked for. Our own are known at once."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class Orders:
 
 
 class LocalEngine:
-    """Implements ports.Engine with asyncio tasks."""
+    """Implements ports.Engine with asyncio tasks. While nothing is queued or running it costs nothing."""
 
     def __init__(self) -> None:
         self._orders: Orders | None = None
@@ -34,18 +34,22 @@ class LocalEngine:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._done: dict[str, asyncio.Event] = {}
-        self._poke = asyncio.Event()
-        self._pump: asyncio.Task[None] | None = None
+        self._chores: set[asyncio.Task[None]] = set()
+        self._claiming = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
 
     def start(self, orders: Orders) -> None:
         self._orders = orders
 
-    def submit(self, run_id: str) -> None:
-        self._queue.append(run_id)
+    def submit(self, run_id: str, *, taken: bool = False) -> None:
         self._done.setdefault(run_id, asyncio.Event())
-        self._poke.set()
-        if self._pump is None or self._pump.done():
-            self._pump = asyncio.create_task(self._pumped(), name="retinue-engine")
+        if taken:
+            self._drive(run_id)
+        else:
+            self._queue.append(run_id)
+            self._claim_soon()
+        self._watch()
 
     async def wait(self, run_id: str) -> None:
         done = self._done.get(run_id)
@@ -68,44 +72,16 @@ class LocalEngine:
 
     async def close(self) -> None:
         """Leaves running work where it is on disk: the next start goes on from there."""
-        tasks = list(self._tasks.values())
-        if self._pump is not None:
-            tasks.append(self._pump)
+        self._closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        tasks = [*self._tasks.values(), *self._chores]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
-    async def _pumped(self) -> None:
-        """Ends when there is nothing left to start and nothing running: an idle process costs nothing."""
-        while self._queue or self._tasks:
-            self._poke.clear()
-            await self._claimed()
-            try:
-                async with asyncio.timeout(POLL_SECONDS):
-                    await self._poke.wait()
-            except TimeoutError:
-                await self._heeded()
-
-    async def _claimed(self) -> None:
-        """First come, first served; a run whose session is busy lets others pass."""
-        waiting: list[str] = []
-        while self._queue:
-            run_id = self._queue.popleft()
-            verdict = await self._told().claim(run_id)
-            if verdict == "taken":
-                self._tasks[run_id] = asyncio.create_task(self._driven(run_id), name=f"run-{run_id}")
-            elif verdict == "gone":
-                self._finished(run_id)
-            else:
-                waiting.append(run_id)
-                if verdict == "full":
-                    break
-        self._queue.extendleft(reversed(waiting))
-
-    async def _heeded(self) -> None:
-        if self._tasks:
-            for run_id in await self._told().unwanted():
-                self.cancel(run_id)
+    def _drive(self, run_id: str) -> None:
+        self._tasks[run_id] = asyncio.create_task(self._driven(run_id), name=f"run-{run_id}")
 
     async def _driven(self, run_id: str) -> None:
         """The only place that catches everything: one run's crash is that run's end and no other's."""
@@ -126,7 +102,54 @@ class LocalEngine:
         self._cancelled.discard(run_id)
         if done := self._done.pop(run_id, None):
             done.set()
-        self._poke.set()
+        if self._queue:
+            self._claim_soon()
+
+    def _claim_soon(self) -> None:
+        if not (self._claiming or self._closed):
+            self._claiming = True
+            self._chore(self._claimed())
+
+    async def _claimed(self) -> None:
+        """First come, first served; a run whose session is busy lets others pass."""
+        waiting: list[str] = []
+        try:
+            while self._queue:
+                run_id = self._queue.popleft()
+                verdict = await self._told().claim(run_id)
+                if verdict == "taken":
+                    self._drive(run_id)
+                elif verdict == "gone":
+                    self._finished(run_id)
+                else:
+                    waiting.append(run_id)
+                if verdict == "full":
+                    break
+        finally:
+            self._queue.extendleft(reversed(waiting))
+            self._claiming = False
+
+    def _watch(self) -> None:
+        if self._timer is None and not self._closed:
+            self._timer = asyncio.get_running_loop().call_later(POLL_SECONDS, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if self._queue:
+            self._claim_soon()
+        if self._tasks:
+            self._chore(self._heeded())
+        if self._queue or self._tasks:
+            self._watch()
+
+    async def _heeded(self) -> None:
+        for run_id in await self._told().unwanted():
+            self.cancel(run_id)
+
+    def _chore(self, work: Awaitable[None]) -> None:
+        task = asyncio.ensure_future(work)
+        self._chores.add(task)
+        task.add_done_callback(self._chores.discard)
 
     def _told(self) -> Orders:
         if self._orders is None:

@@ -23,42 +23,58 @@ class Claim(StrEnum):
 
 
 async def send(ask: Ask, session: Session, ports: Ports) -> Run:
-    """A second birth with the same key returns the first run. The engine is told when the row is on disk."""
+    """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
+    in one step; the engine is told when that is on disk."""
     born = _newborn(ask, session, ports)
 
-    def step(tx: Tx) -> Run:
+    def step(tx: Tx) -> tuple[Run, Claim]:
         if first := tx.run_by_key(ask.key):
-            return first
+            return first, Claim.GONE
         run = _placed(born, tx, ports)
-        tx.add_run(run)
+        claim = _slot(run, tx, ports)
+        taken = _taken(run, ports) if claim is Claim.TAKEN else run
+        tx.add_run(taken)
         tx.emit(told("run.queued", run, ports))
-        return run
+        if claim is Claim.TAKEN:
+            tx.emit(told("run.started", taken, ports, attempt=taken.attempts))
+        return taken, claim
 
-    run = await ports.ledger.do(step)
-    if run.status is Status.QUEUED:
-        ports.engine.submit(run.id)
+    run, claim = await ports.ledger.do(step)
+    if claim is not Claim.GONE:
+        ports.engine.submit(run.id, taken=claim is Claim.TAKEN)
     return run
 
 
 async def claim(run_id: str, ports: Ports) -> Claim:
-    """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
+    """Takes up a queued run, if it may be."""
 
     def step(tx: Tx) -> Claim:
         run = tx.run(run_id)
         if run is None or run.status is not Status.QUEUED:
             return Claim.GONE
-        if tx.count(Status.RUNNING) >= ports.limits.max_live:
-            return Claim.FULL
-        if tx.runs(status=[Status.RUNNING], session=run.session_id, limit=1):
-            return Claim.BUSY
-        at = ports.chance.now()
-        deadline = at + timedelta(seconds=ports.limits.deadline(run.ask.deadline_seconds))
-        run = run.started(owner=ports.owner, at=at, deadline_at=deadline)
-        tx.set_run(run)
-        tx.emit(told("run.started", run, ports, attempt=run.attempts))
-        return Claim.TAKEN
+        claim = _slot(run, tx, ports)
+        if claim is Claim.TAKEN:
+            taken = _taken(run, ports)
+            tx.set_run(taken)
+            tx.emit(told("run.started", taken, ports, attempt=taken.attempts))
+        return claim
 
     return await ports.ledger.do(step)
+
+
+def _slot(run: Run, tx: Tx, ports: Ports) -> Claim:
+    """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
+    if tx.count(Status.RUNNING) >= ports.limits.max_live:
+        return Claim.FULL
+    if tx.runs(status=[Status.RUNNING], session=run.session_id, limit=1):
+        return Claim.BUSY
+    return Claim.TAKEN
+
+
+def _taken(run: Run, ports: Ports) -> Run:
+    at = ports.chance.now()
+    deadline = at + timedelta(seconds=ports.limits.deadline(run.ask.deadline_seconds))
+    return run.started(owner=ports.owner, at=at, deadline_at=deadline)
 
 
 def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
