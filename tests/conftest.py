@@ -5,6 +5,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
@@ -12,6 +13,16 @@ KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 # No test may reach a real model or a real home because the person who runs it has them set.
 for _name in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[_name]
+
+
+# A busy machine is not a failing test; where a build must say the same twice, so do the examples.
+settings.register_profile(
+    "retinue",
+    deadline=None,
+    derandomize="CI" in os.environ,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+settings.load_profile("retinue")
 
 
 @pytest.fixture(scope="session")
