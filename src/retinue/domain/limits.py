@@ -20,11 +20,9 @@ class Limits:
 
     def deadline(self, asked: float | None) -> float:
         """How long a run may take: nothing asked is the default, 0 is the maximum, never infinity."""
-        if asked is None:
-            return min(self.deadline_seconds, self.deadline_max_seconds)
-        if asked <= 0:
-            return self.deadline_max_seconds
-        return min(asked, self.deadline_max_seconds)
+        wanted = self.deadline_seconds if asked is None else asked
+        # Turned around, this would let NaN through: it is neither above nor below anything.
+        return min(wanted, self.deadline_max_seconds) if wanted > 0 else self.deadline_max_seconds
 
 
 HARD_DEPTH = 5

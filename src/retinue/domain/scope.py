@@ -131,7 +131,7 @@ def compile_scope(
         operator=Rule(deny=denied.get("tools", ())),
         read=read,
         write=write,
-        deny=deny + denied.get("paths", ()),
+        deny=deny + absolute(denied.get("paths", ()), root),
         closed=ALWAYS_CLOSED + home,
         root=root,
         writable=writable,
@@ -139,11 +139,17 @@ def compile_scope(
 
 
 def absolute(patterns: Globs, root: str) -> Globs:
-    """A pattern that starts neither with / nor with ** is relative to the workspace."""
-    return tuple(
-        pattern if pattern.startswith(("/", "**")) else f"{literal(root)}/{pattern.removeprefix('./')}"
-        for pattern in patterns
-    )
+    """A pattern that starts neither with / nor with ** is relative to the workspace; one that ends in / is a
+    folder and all that is in it."""
+    return tuple(_absolute(pattern, root) for pattern in patterns)
+
+
+def _absolute(pattern: str, root: str) -> str:
+    if pattern == ".":
+        return literal(root)
+    if not pattern.startswith(("/", "**")):
+        pattern = f"{literal(root).rstrip('/')}/{pattern.removeprefix('./')}"
+    return f"{pattern}**" if pattern.endswith("/") else pattern
 
 
 def below(root: str) -> str:

@@ -1,0 +1,55 @@
+"""Limits: the documented defaults, and a deadline that is always a number of seconds."""
+
+import math
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.limits import HARD_DEPTH, Limits
+
+
+def test_the_defaults_are_the_documented_ones():
+    assert Limits() == Limits(
+        max_depth=3,
+        max_live=16,
+        max_live_per_requester=16,
+        max_runs_per_tree=10_000,
+        max_calls_per_turn=1024,
+        identical_calls=8,
+        deadline_seconds=3600,
+        deadline_max_seconds=86_400,
+        idle_seconds=300,
+        approval_seconds=86_400,
+        resume_window_seconds=86_400,
+    )
+    assert HARD_DEPTH == 5
+
+
+@pytest.mark.parametrize(
+    ("limits", "asked", "expected"),
+    [
+        (Limits(), None, 3600),
+        (Limits(), 0, 86_400),
+        (Limits(), -1, 86_400),
+        (Limits(), 120, 120),
+        (Limits(), 0.5, 0.5),
+        (Limits(), 86_401, 86_400),
+        (Limits(), math.inf, 86_400),
+        (Limits(), -math.inf, 86_400),
+        (Limits(), math.nan, 86_400),
+        (Limits(deadline_seconds=90_000), None, 86_400),
+        (Limits(deadline_seconds=0), None, 86_400),
+        (Limits(deadline_max_seconds=60), None, 60),
+        (Limits(deadline_max_seconds=60), 0, 60),
+    ],
+)
+def test_nothing_asked_is_the_default_zero_is_the_maximum_and_nothing_is_infinite(
+    limits: Limits, asked: float | None, expected: float
+):
+    assert limits.deadline(asked) == expected
+
+
+@given(asked=st.none() | st.floats())
+def test_every_deadline_is_above_zero_and_at_most_the_maximum(asked: float | None):
+    assert 0 < Limits().deadline(asked) <= 86_400

@@ -1,0 +1,191 @@
+"""A run's life is one table, and its printed shapes are promises."""
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.run import NEXT, Ask, Reason, Run, Status, Usage, Waiting, as_json, as_json_in_full, iso
+from retinue.errors import Failed
+
+AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+LATER = AT + timedelta(hours=1)
+RUN = Run(
+    id="r1",
+    ask=Ask(key="k", agent="main", task="look", requester="agent:main:main", label="research"),
+    session_id="s1",
+    slug="main-20261115184207",
+    key="main-20261115184207/main",
+    agent="main",
+    path="sessions/x/session.md",
+    created_at=AT,
+)
+
+
+def moved(run: Run, status: Status) -> Run:
+    """By the verb that leads there."""
+    if status is Status.RUNNING:
+        return run.started(owner="o", at=AT, deadline_at=LATER)
+    if status is Status.WAITING:
+        return run.waits(Waiting.CHILD)
+    if status is Status.QUEUED:
+        return run.requeued()
+    return run.ended(status, at=LATER)
+
+
+ENDS = {Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST}
+LEGAL: dict[Status, set[Status]] = {
+    Status.QUEUED: {Status.RUNNING, *ENDS} - {Status.DONE},
+    Status.RUNNING: {Status.QUEUED, Status.WAITING, *ENDS},
+    Status.WAITING: {Status.QUEUED, Status.RUNNING, *ENDS},
+} | {end: set[Status]() for end in ENDS}
+
+
+@pytest.mark.parametrize("before", list(Status))
+@pytest.mark.parametrize("after", list(Status))
+def test_every_move_is_in_the_table_or_refused_with_both_names(before: Status, after: Status):
+    run = replace(RUN, status=before)
+    if after in LEGAL[before]:
+        assert moved(run, after).status is after
+    else:
+        with pytest.raises(Failed, match=f"run r1 is {before} and cannot become {after}"):
+            moved(run, after)
+
+
+def test_the_table_knows_every_status_and_nothing_follows_an_end():
+    assert set(NEXT) == set(Status)
+    assert {status for status in Status if status.final} == ENDS
+    assert all(status.live is not status.final for status in Status)
+
+
+@given(moves=st.lists(st.sampled_from(list(Status)), max_size=12))
+def test_no_sequence_of_moves_leaves_a_wait_without_its_cause_or_an_end_with_an_owner(moves: list[Status]):
+    run = RUN
+    for status in moves:
+        if status in NEXT[run.status]:
+            run = moved(run, status)
+        assert (run.waiting_for is not None) == (run.status is Status.WAITING)
+        assert (run.ended_at is not None) == run.status.final
+        assert not (run.status.final and run.owner)
+        assert not (run.status is Status.RUNNING and not run.owner)
+
+
+def test_the_deadline_and_the_start_are_those_of_the_first_start():
+    first = RUN.started(owner="a", at=AT, deadline_at=LATER)
+    again = first.requeued().started(owner="b", at=LATER, deadline_at=LATER + timedelta(days=1))
+    assert (again.started_at, again.deadline_at, again.owner, again.attempts) == (AT, LATER, "b", 2)
+    assert first.requeued().owner == ""
+
+
+def test_a_turn_adds_up_and_keeps_the_last_word():
+    run = RUN.turned(Usage(input=10, output=2), calls=3, text="first", model="m:a")
+    run = run.turned(Usage(input=5, output=1), calls=0, text="", model="")
+    assert (run.turns, run.tool_calls, run.usage) == (2, 3, Usage(input=15, output=3))
+    assert (run.text, run.model) == ("first", "m:a")
+
+
+def test_an_end_says_when_and_why():
+    run = RUN.ended(Status.FAILED, at=LATER, reason=Reason.CONFIG, error="no such agent")
+    assert (run.ended_at, run.reason, run.error) == (LATER, Reason.CONFIG, "no such agent")
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "expected"),
+    [
+        (None, None, None),
+        (AT, None, None),
+        (None, AT, None),
+        (AT, AT, 0),
+        (AT, AT + timedelta(milliseconds=1500), 1500),
+        (LATER, AT, 0),
+    ],
+)
+def test_the_duration_is_whole_milliseconds_and_never_negative(
+    started: datetime | None, ended: datetime | None, expected: int | None
+):
+    assert replace(RUN, started_at=started, ended_at=ended).duration_ms == expected
+
+
+def test_the_printed_row_has_its_fields_in_order():
+    run = replace(RUN.started(owner="o", at=AT, deadline_at=LATER), children=("r2",))
+    assert as_json(run) == {
+        "run_id": "r1",
+        "session_id": "s1",
+        "slug": "main-20261115184207",
+        "key": "main-20261115184207/main",
+        "agent": "main",
+        "status": "running",
+        "waiting_for": None,
+        "reason": None,
+        "approvals": [],
+        "text": "",
+        "error": None,
+        "turns": 0,
+        "tool_calls": 0,
+        "usage": {"input": 0, "output": 0},
+        "started_at": "2026-11-15T18:42:07.123Z",
+        "ended_at": None,
+        "duration_ms": None,
+        "path": "sessions/x/session.md",
+        "children": ["r2"],
+    }
+    assert list(as_json_in_full(run)) == [
+        *as_json(run),
+        "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "deadline_at",
+        "delivery", "attempts", "workspace", "scope_hash", "effects",
+    ]  # fmt: skip
+
+
+def test_a_run_shown_in_full_says_all_that_was_asked():
+    """Shows: E009, E028."""
+    run = RUN.started(owner="o", at=AT, deadline_at=LATER)
+    shown = as_json_in_full(replace(run, model="m:a", thinking="low", workspace="w", scope_hash="h"))
+    assert {
+        name: shown[name]
+        for name in (
+            "run_id",
+            "key",
+            "requester",
+            "task",
+            "label",
+            "model",
+            "thinking",
+            "source",
+            "deadline_at",
+        )
+    } == {
+        "run_id": "r1",
+        "key": "main-20261115184207/main",
+        "requester": "agent:main:main",
+        "task": "look",
+        "label": "research",
+        "model": "m:a",
+        "thinking": "low",
+        "source": "person",
+        "deadline_at": "2026-11-15T19:42:07.123Z",
+    }
+
+
+def test_words_that_are_not_there_are_null_and_statuses_are_plain_words():
+    waiting = as_json_in_full(RUN.started(owner="o", at=AT, deadline_at=None).waits(Waiting.CHILD))
+    assert (waiting["status"], waiting["waiting_for"]) == ("waiting", "child")
+    empty = [
+        waiting[name] for name in ("error", "model", "thinking", "workspace", "scope_hash", "deadline_at")
+    ]
+    assert empty == [None] * 6
+    ended = as_json(RUN.ended(Status.CANCELLED, at=AT, reason=Reason.USER_CANCEL))
+    assert (ended["status"], ended["reason"], ended["ended_at"]) == (
+        "cancelled",
+        "user_cancel",
+        "2026-11-15T18:42:07.123Z",
+    )
+
+
+@given(at=st.datetimes(datetime(1970, 1, 2), timezones=st.just(UTC)))  # noqa: DTZ001  (hypothesis adds the zone)
+def test_a_time_is_iso_8601_in_utc_to_the_millisecond(at: datetime):
+    text = iso(at)
+    assert text is not None
+    assert text.endswith("Z")
+    assert timedelta() <= at - datetime.fromisoformat(text) < timedelta(milliseconds=1)
