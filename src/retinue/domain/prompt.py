@@ -28,7 +28,7 @@ def base(agent: Agent | None) -> str:
         return DEFAULT_BASE
     if agent.prompt.strip():
         return agent.prompt
-    return f"You are {agent.title}. {agent.description}"
+    return f"You are {agent.title}. {agent.description}".rstrip()
 
 
 def system_prompt(
