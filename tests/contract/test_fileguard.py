@@ -68,8 +68,8 @@ def ws(tmp_path: Path) -> Iterator[Path]:
         yield ws
 
 
-def guarded(ws: Path, opener: Opener = walk_open) -> GuardedFiles:
-    return GuardedFiles(Scope(read=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)), opener)
+def guarded(ws: Path, opener: Opener = OPENERS["kernel"]) -> GuardedFiles:
+    return GuardedFiles(Scope(read=(below(str(ws)),), deny=DEFAULT_DENY, root=str(ws)), opener=opener)
 
 
 OUTSIDE = (
@@ -211,6 +211,13 @@ def test_a_read_is_cut_where_it_was_asked_to_be(ws: Path):
     assert guarded(ws).read("big").data == b"x" * 100_000
 
 
+def test_a_file_that_says_nothing_of_its_size_is_read_to_its_end(ws: Path):
+    files = GuardedFiles(Scope(read=("/proc/sys/kernel/**",), root=str(ws), closed=()))
+    opened = files.read("/proc/sys/kernel/ostype")
+    assert (opened.data, opened.size) == (b"Linux\n", 6)
+    assert files.read("/proc/sys/kernel/ostype", max_bytes=3).data == b"Lin"
+
+
 def test_a_file_whose_name_cannot_be_known_for_sure_is_refused(ws: Path):
     (ws / "gone (deleted)").write_text("x")
     with pytest.raises(OutOfScope):
@@ -219,7 +226,7 @@ def test_a_file_whose_name_cannot_be_known_for_sure_is_refused(ws: Path):
 
 def test_only_what_a_pattern_allows_is_read_and_the_rest_of_the_workspace_is_not(ws: Path, opener: Opener):
     """Shows: A087, A088."""
-    files = GuardedFiles(Scope(read=(f"{ws}/src/*.py",), root=str(ws)), opener)
+    files = GuardedFiles(Scope(read=(f"{ws}/src/*.py",), root=str(ws)), opener=opener)
     assert files.read("src/app.py").data == b"app\n"
     for path in ("readme.md", "src/deep/x.txt", "sub/none", "src/deep/none.py", "../outside/secret"):
         with pytest.raises(OutOfScope):
@@ -238,7 +245,7 @@ def test_a_folder_outside_the_workspace_is_readable_when_a_pattern_names_it(ws: 
         Scope(
             read=(below(str(ws)), f"{home}/outside/**", "/etc/hostname"), deny=("**/dir/**",), root=str(ws)
         ),
-        opener,
+        opener=opener,
     )
     assert files.read(f"{home}/outside/secret").data.decode() == SECRET
     assert [one.path for one in files.list(f"{home}/outside")] == ["secret"]

@@ -73,7 +73,7 @@ def by_prefix(ws: Path) -> bytes:
 @pytest.mark.parametrize("opener", [best_opener(), walk_open], ids=["kernel", "walk"])
 def test_a_swap_between_look_and_open_never_leads_out(ws: Path, opener: Opener):
     """Shows: F06."""
-    files = GuardedFiles(Scope(read=(below(str(ws)),), root=str(ws)), opener)
+    files = GuardedFiles(Scope(read=(below(str(ws)),), root=str(ws)), opener=opener)
     seen = outcomes(lambda: files.read("d/f").data, "inside", "refused")
     assert seen["escaped"] == 0
     assert seen["inside"] > 0

@@ -2,7 +2,8 @@
 
 import json
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
-from retinue.ports import Call
+from retinue.ports import Call, Found, Opened
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.tools import ls as ls_tool
 from retinue.tools.grep import Hunt
@@ -326,6 +327,56 @@ async def test_a_hostile_expression_is_stopped_in_time(use: Use, ws: Path):
         files=a_call(ws).files, root=str(ws), pattern=r"(?:a|aa)+(?<!a)$", path="trap", fits=bool, seconds=0.2
     )
     assert hunt.run() == "[stopped after 0.2 seconds: use a simpler pattern, or path and glob]"
+
+
+@dataclass(frozen=True)
+class Restless:
+    """Files that are found and gone when they are opened, in a folder with more of them than anyone looks at."""
+
+    def read(self, path: str, *, max_bytes: int = 0) -> Opened:
+        if path.endswith("gone"):
+            raise Failed("no such file")
+        return Opened(real=path, data=b"hit\n", size=9_000_000)
+
+    def list(self, path: str) -> "list[Found]":
+        return [*self.walk(path)]
+
+    def walk(self, path: str, *, limit: int = 0) -> Iterator[Found]:
+        yield Found(path="gone", real="/ws/gone", kind="file")
+        yield Found(path="here", real="/ws/here", kind="file", size=9_000_000)
+        yield Found(path="", real="/ws", kind="cut")
+
+
+async def test_what_vanishes_or_is_too_much_to_look_at_is_left_out_and_said():
+    """Shows: F20."""
+    call = replace(a_call(Path("/ws")), files=Restless())
+    answers = {
+        name: await built_in()[name].body(built_in()[name].parse(raw), call)
+        for name, raw in (("grep", b'{"pattern": "hit"}'), ("glob", b'{"pattern": "h*"}'), ("ls", b"{}"))
+    }
+    assert answers == snapshot(
+        {
+            "grep": """\
+here:1: hit
+[of here only the first 8 MB were searched]
+[there are too many files to search: start from a folder further down with path]\
+""",
+            "glob": """\
+here
+[there are too many files to look at: start from a folder further down with path]\
+""",
+            "ls": """\
+gone  0
+here  9,000,000
+[more are not shown: use glob with a pattern]\
+""",
+        }
+    )
+
+
+async def test_a_search_that_takes_too_long_ends_between_files(ws: Path):
+    hunt = Hunt(files=a_call(ws).files, root=str(ws), pattern="main", path=".", fits=bool, seconds=0)
+    assert hunt.run().endswith("[stopped after 0 seconds: use a simpler pattern, or path and glob]")
 
 
 async def test_todo_answers_the_list_as_it_now_stands(use: Use):

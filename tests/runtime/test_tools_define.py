@@ -1,5 +1,6 @@
 """How a user's function becomes a tool, and how strictly its arguments are read."""
 
+import functools
 import json
 import threading
 import tracemalloc
@@ -115,6 +116,18 @@ async def test_a_function_that_is_not_async_runs_in_a_thread():
         return f"{n} {call.id} {threading.current_thread() is threading.main_thread()}"
 
     assert await run(where, n=3) == "3 c1 False"
+
+
+async def test_a_plain_function_that_returns_something_to_await_is_awaited():
+    async def later(n: int) -> int:
+        return n + 1
+
+    @tool
+    def soon(n: int) -> Any:
+        """Count on."""
+        return later(n)
+
+    assert await run(soon, n=1) == "2"
 
 
 async def test_a_result_that_is_not_text_is_json():
@@ -377,6 +390,11 @@ def with_annotation(annotation: Any) -> Callable[..., Any]:
             "the parameter value of the tool mistaken needs a plain name and a type",
         ),
         (lambda: tool(starred), "the parameter values of the tool starred"),
+        (lambda: tool(functools.partial(described)), "'' is no name for a tool"),
+        (
+            lambda: tool(name="part")(functools.partial(described)),
+            "the tool part has an annotation that cannot",
+        ),
         (lambda: tool(odd), "the arguments of the tool odd cannot be described"),
         (
             lambda: tool(with_annotation("Nowhere")),

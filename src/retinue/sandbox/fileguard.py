@@ -6,7 +6,7 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from retinue.domain.scope import Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
@@ -30,8 +30,6 @@ _PATTERNS_SHOWN = 8
 _SHOWN = 300
 _CHUNK = 1_000_000
 
-_OPENER: Opener = best_opener()
-
 _PROBLEMS = {
     errno.ENOTDIR: "a part of {path} is a file, not a folder",
     errno.EACCES: "this user may not read {path}",
@@ -53,7 +51,7 @@ class GuardedFiles:
     """Files bound to one scope: what was opened is judged by its real name, so no way of asking leads around a rule."""
 
     scope: Scope
-    opener: Opener = _OPENER
+    opener: Opener = field(default_factory=best_opener, kw_only=True)
 
     def read(self, path: str, *, max_bytes: int = MAX_READ) -> Opened:
         """At most max_bytes of a regular file."""

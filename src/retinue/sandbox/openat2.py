@@ -6,6 +6,7 @@ import os
 import platform
 import stat
 from collections.abc import Callable
+from functools import cache
 
 NO_MAGICLINKS = 0x02
 NO_SYMLINKS = 0x04
@@ -31,8 +32,9 @@ class _How(ctypes.Structure):
     _fields_ = (("flags", ctypes.c_uint64), ("mode", ctypes.c_uint64), ("resolve", ctypes.c_uint64))
 
 
+@cache
 def best_opener() -> Opener:
-    """The kernel's way where it works on this machine, else the walk."""
+    """The kernel's way where it works on this machine, else the walk. Tried once."""
     number = _NUMBERS.get(platform.machine())
     if number is None:
         return walk_open

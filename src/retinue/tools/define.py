@@ -53,7 +53,7 @@ def tool(
     `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument."""
 
     def made(function: Function) -> Tool:
-        own = _name(name or function.__name__)
+        own = _name(name or getattr(function, "__name__", ""))
         fields, call_name = _signature(own, function)
         parse, schema = _faces(own, fields)
         return Tool(
@@ -101,7 +101,7 @@ def _signature(name: str, function: Function) -> tuple[list[Field], str | None]:
     """The arguments, and the name of the parameter that gets the call."""
     try:
         hints = typing.get_type_hints(function, include_extras=True)
-    except NameError as error:
+    except (NameError, TypeError) as error:
         raise Usage(f"the tool {name} has an annotation that cannot be resolved: {error}") from error
     call_name: str | None = None
     fields: list[Field] = []
@@ -156,6 +156,8 @@ def _body(function: Function, call_name: str | None) -> Body:
     async def body(arguments: Mapping[str, Any], call: Call) -> str:
         given = {**arguments, call_name: call} if call_name else arguments
         result: Any = await (function(**given) if is_async else asyncio.to_thread(function, **given))
+        if not is_async and inspect.isawaitable(result):
+            result = await result
         return result if isinstance(result, str) else msgspec.json.encode(result).decode()
 
     return body

@@ -24,7 +24,7 @@ async def ls(
     found = call.files.list(path or ".")
     names = [one for one in found if one.kind != "cut"]
     lines = [_line(one) for one in names[:MAX_NAMES]]
-    if len(found) > MAX_NAMES:
+    if len(names) < len(found) or len(names) > MAX_NAMES:
         more = "more" if len(names) < len(found) else f"{len(names) - MAX_NAMES:,} more"
         lines.append(f"[{more} are not shown: use glob with a pattern]")
     return "\n".join(lines) or "[the folder is empty]"
