@@ -270,6 +270,8 @@ class _Reading:
         if event.message is not None:
             self._into.model = event.message.model or ""
             self._count(event.message.usage)
+            # At the start it is a placeholder: only the end's count is one.
+            self._usage.pop("output_tokens", None)
 
     def begun(self, event: _Event) -> None:
         part = event.content_block

@@ -11,11 +11,12 @@ from retinue.drivers.wire import not_an_object
 
 MAX_CALLS = 4096
 """Calls of one reply that are kept; the runtime's own limit lies far below."""
-MAX_TURN_TOKENS = 100_000_000
-"""A count above this is a server's mistake."""
+HIDDEN_TOKENS = 1_000_000
+"""What a provider may count beyond the bytes that were sent or heard, hidden thinking above all; a count
+further above is a mistake."""
 _KEPT_OF_TOO_LONG = 2_000
 _CHARS_PER_TOKEN = 4
-_MOST_CHARS_PER_TOKEN = 16
+_ABSURD = 1 << 53
 
 
 @dataclass(slots=True, kw_only=True)
@@ -124,13 +125,13 @@ def count(usage: Mapping[str, Any] | None, *names: str) -> int:
     total = 0
     for name in names:
         value = usage.get(name) if usage else None
-        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value <= MAX_TURN_TOKENS:
+        if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _ABSURD:
             total += int(value)
     return total
 
 
 def _plausible(tokens: int, size: int) -> int:
-    if tokens <= 0 or tokens > MAX_TURN_TOKENS or tokens * _MOST_CHARS_PER_TOKEN < size:
+    if tokens <= 0 or tokens > size + HIDDEN_TOKENS:
         return -(-size // _CHARS_PER_TOKEN)
     return tokens
 

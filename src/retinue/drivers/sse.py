@@ -13,21 +13,23 @@ class Events:
     """The data of each event, whole. Names, ids, comments and retry hints are passed over: both providers
     repeat what matters inside the data."""
 
-    __slots__ = ("_begun", "_data", "_pieces", "_size")
+    __slots__ = ("_begun", "_data", "_event", "_line_size", "_pieces")
 
     def __init__(self) -> None:
         self._pieces: list[bytes] = []
         """Of a line that has not ended."""
         self._data: list[bytes] = []
         """Of an event that has not ended."""
-        self._size = 0
+        self._line_size = 0
+        self._event = 0
+        """Bytes of the event so far, its line breaks included."""
         self._begun = False
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this piece completes."""
-        self._size += len(chunk)
         if b"\n" not in chunk and b"\r" not in chunk:
             self._pieces.append(chunk)
+            self._line_size += len(chunk)
             self._check()
             return []
         if self._pieces:
@@ -44,7 +46,7 @@ class Events:
         for line in lines:
             self._line(line, found)
         self._pieces = [rest] if rest else []
-        self._size = len(rest) + sum(map(len, self._data))
+        self._line_size = len(rest)
         self._check()
         return found
 
@@ -57,7 +59,7 @@ class Events:
         return found
 
     def _check(self) -> None:
-        if self._size > MAX_EVENT:
+        if self._line_size + self._event > MAX_EVENT:
             raise Trouble(
                 f"the model's server sent one event of more than {MAX_EVENT:,} bytes", reason=Reason.PROVIDER
             )
@@ -68,6 +70,8 @@ class Events:
             line = line.removeprefix(_BOM)
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
+            self._event += len(line)
         elif not line and self._data:
             found.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
             self._data = []
+            self._event = 0

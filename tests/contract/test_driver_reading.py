@@ -1,0 +1,302 @@
+"""How the drivers read: events however they are cut, and the oddities of servers that almost agree."""
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.transcript import Said
+from retinue.domain.turn import Delta, Model, Reply, Request, Stop
+from retinue.drivers.anthropic import Anthropic
+from retinue.drivers.openai_chat import OpenAIChat
+from retinue.drivers.sse import MAX_EVENT, Events
+from retinue.drivers.trouble import Trouble
+from retinue.errors import ModelFailed
+from retinue.ports import Driver
+from retinue.testing.model_server import ModelServer
+from retinue.testing.replies import Answer, raw_stream
+
+MAKERS: dict[str, Callable[[str], Driver]] = {
+    "openai": lambda url: OpenAIChat(url, ""),
+    "anthropic": lambda url: Anthropic(url, ""),
+}
+
+
+async def read(provider: str, answer: Answer, heard: list[Delta] | None = None) -> Reply:
+    async with ModelServer([answer]) as server:
+        driver = MAKERS[provider](server.url)
+        request = Request(
+            model=Model(driver=provider, name="m"),
+            agent="a",
+            system="",
+            tools=(),
+            entries=[Said(id="1", by="user", text="hi")],
+            memo={},
+        )
+        try:
+            return await driver.turn(request, ([] if heard is None else heard).append)
+        finally:
+            await driver.close()
+
+
+def events(*values: Any) -> bytes:
+    return b"".join(b"data: " + msgspec.json.encode(value) + b"\n\n" for value in values)
+
+
+def chunk(delta: dict[str, Any] | None = None, finish: str | None = None) -> dict[str, Any]:
+    return {"choices": [{"index": 0, "delta": delta or {}, "finish_reason": finish}]}
+
+
+def fragments(*calls: dict[str, Any], finish: str = "tool_calls") -> Answer:
+    return raw_stream(events(*[chunk({"tool_calls": [call]}) for call in calls], chunk(finish=finish)))
+
+
+STREAM = b"\xef\xbb\xbf: hello\r\ndata: one\r\nid: 7\r\n\r\nevent: x\ndata:two\ndata: gr\xc3\xbc\xc3\x9fe\n\n\n\rdata: three\r\r"
+FOUND = [b"one", "two\ngrüße".encode(), b"three"]
+
+
+@given(st.lists(st.integers(0, len(STREAM)), max_size=len(STREAM)))
+def test_a_stream_cut_anywhere_holds_the_same_events(cuts: list[int]):
+    """Shows: X11."""
+    reader = Events()
+    found: list[bytes] = []
+    at = 0
+    for cut in [*sorted(cuts), len(STREAM)]:
+        found += reader.feed(STREAM[at:cut])
+        at = cut
+    assert found + reader.rest() == FOUND
+
+
+def test_an_event_that_was_not_closed_is_found_at_the_end():
+    reader = Events()
+    assert reader.feed(b"data: [DONE]") == []
+    assert reader.rest() == [b"[DONE]"]
+    assert reader.rest() == []
+
+
+@pytest.mark.parametrize(
+    "line", [b"x" * 1_000_000, b"data: " + b"x" * 999_994 + b"\n"], ids=["line", "lines"]
+)
+def test_an_event_without_end_is_refused(line: bytes):
+    """Shows: M17."""
+    reader = Events()
+    for _ in range(MAX_EVENT // 1_000_000):
+        assert reader.feed(line) == []
+    with pytest.raises(Trouble, match="16,000,000"):
+        reader.feed(line)
+
+
+async def test_fragments_without_an_index_are_put_together_in_order():
+    """Shows: M14."""
+    answer = await read(
+        "openai",
+        fragments(
+            {"id": "x", "function": {"name": "read", "arguments": '{"path":'}},
+            {"function": {"arguments": '"a"}'}},
+            {"id": "x", "function": {"name": "read", "arguments": '{"path":"b"}'}},
+            {"id": "x", "function": {"name": "ls", "arguments": "{}"}},
+            {"function": {"name": "ls", "arguments": '{"path":"c"}'}},
+        ),
+    )
+    assert [(wish.tool, wish.args) for wish in answer.wishes] == [
+        ("read", '{"path":"a"}'),
+        ("read", '{"path":"b"}'),
+        ("ls", "{}"),
+        ("ls", '{"path":"c"}'),
+    ]
+
+
+async def test_calls_without_arguments_and_without_an_index_stay_apart():
+    """Shows: M14."""
+    answer = await read(
+        "openai",
+        fragments(
+            {"id": "x", "function": {"name": "ls"}},
+            {"id": "y", "function": {"name": "ls"}},
+            {"id": "y", "function": {"name": "glob"}},
+        ),
+    )
+    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("ls", "{}"), ("ls", "{}"), ("glob", "{}")]
+
+
+async def test_calls_that_all_claim_the_same_index_stay_apart():
+    """Shows: M14."""
+    answer = await read(
+        "openai",
+        fragments(
+            {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path":"a"}'}},
+            {"index": 0, "id": "y", "function": {"name": "read", "arguments": '{"path":"b"}'}},
+            {"index": 0, "function": {"name": "ls", "arguments": "{}"}},
+        ),
+    )
+    assert [wish.args for wish in answer.wishes] == ['{"path":"a"}', '{"path":"b"}', "{}"]
+
+
+async def test_fragments_of_two_calls_may_alternate():
+    answer = await read(
+        "openai",
+        fragments(
+            {"index": 1, "id": "y", "function": {"name": "ls", "arguments": "{"}},
+            {"index": 0, "id": "x", "function": {"name": "read", "arguments": '{"path"'}},
+            {"index": 1, "function": {"arguments": "}"}},
+            {"index": 0, "function": {"arguments": ':"a"}'}},
+        ),
+    )
+    assert sorted((wish.tool, wish.args) for wish in answer.wishes) == [
+        ("ls", "{}"),
+        ("read", '{"path":"a"}'),
+    ]
+
+
+async def test_a_name_in_pieces_is_joined_and_a_repeated_one_is_not_doubled():
+    answer = await read(
+        "openai",
+        fragments(
+            {"index": 0, "id": "x", "function": {"name": "re"}},
+            {"index": 0, "function": {"name": "ad", "arguments": ""}},
+            {"index": 0, "function": {"arguments": "{}"}},
+            {"index": 1, "id": "y", "function": {"name": "glob"}},
+            {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "{"}},
+            {"index": 1, "id": "y", "function": {"name": "glob", "arguments": "}"}},
+        ),
+    )
+    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("read", "{}"), ("glob", "{}")]
+
+
+async def test_arguments_sent_as_an_object_are_taken_as_one():
+    answer = await read(
+        "openai", fragments({"index": 0, "function": {"name": "read", "arguments": {"path": "a"}}})
+    )
+    assert answer.wishes[0].args == '{"path":"a"}'
+
+
+async def test_calls_with_an_ordinary_stop_are_calls_all_the_same():
+    answer = await read("openai", fragments({"index": 0, "function": {"name": "ls"}}, finish="stop"))
+    assert (answer.stop, len(answer.wishes)) == (Stop.TOOLS, 1)
+
+
+async def test_only_the_first_choice_counts_and_unknown_fields_are_passed_over():
+    other = {"index": 1, "delta": {"content": "no"}, "finish_reason": "stop"}
+    first = {"index": 0, "delta": {"content": [{"type": "text", "text": "yes"}, 7]}, "logprobs": {}}
+    body = events({"choices": [other, first], "x": 1}, {"choices": None}, {}, chunk(finish="eos"))
+    answer = await read("openai", raw_stream(body))
+    assert (answer.text, answer.stop) == ("yes", Stop.END)
+
+
+async def test_a_refusal_in_its_own_field_is_a_refusal():
+    """Shows: M19."""
+    answer = await read("openai", raw_stream(events(chunk({"refusal": "I will not."}), chunk(finish="stop"))))
+    assert (answer.stop, answer.text) == (Stop.REFUSED, "I will not.")
+
+
+@pytest.mark.parametrize("field", ["reasoning_content", "reasoning"])
+async def test_thinking_in_other_servers_words_is_heard_as_thinking(field: str):
+    heard: list[Delta] = []
+    body = events(chunk({field: "hm"}), chunk({"content": "so"}), chunk(finish="stop"))
+    answer = await read("openai", raw_stream(body), heard)
+    assert answer.text == "so"
+    assert [delta.thinking for delta in heard if delta.thinking] == ["hm"]
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"data: {not json\n\n", "incomplete"),
+        (b"data: [1, 2]\n\n", "incomplete"),
+        (b'data: {"choices": "none"}\n\n', "incomplete"),
+        (b'data: {"choices": [{"delta": {"content": "\xff\xfe"}}]}\n\n', "incomplete"),
+        (b'data: {"error": "it broke"}\n\n', "provider"),
+        (b'data: {"error": {"message": "bad key", "code": "invalid_api_key"}}\n\n', "auth"),
+        (b'data: {"error": {"message": "too long", "code": "context_length_exceeded"}}\n\n', "provider"),
+        (events(chunk({"content": "x"}, "error")), "provider"),
+    ],
+)
+async def test_a_piece_that_is_no_completion_ends_the_attempt(body: bytes, reason: str):
+    """Shows: M07."""
+    with pytest.raises(ModelFailed) as caught:
+        await read("openai", raw_stream(body))
+    assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("body", "reason"),
+    [
+        (b"event: x\ndata: {not json\n\n", "incomplete"),
+        (events({"type": "error", "error": {"type": "authentication_error", "message": "no"}}), "auth"),
+        (events({"type": "error", "error": {"type": "invalid_request_error", "message": "no"}}), "provider"),
+        (events({"type": "message_stop"}), "incomplete"),
+        (events({"type": "message_delta", "delta": {"stop_reason": None}}), "incomplete"),
+    ],
+)
+async def test_a_piece_that_is_no_message_ends_the_attempt(body: bytes, reason: str):
+    """Shows: M07."""
+    with pytest.raises(ModelFailed) as caught:
+        await read("anthropic", raw_stream(body))
+    assert caught.value.reason == reason
+
+
+async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
+    body = events(
+        {
+            "type": "message_start",
+            "message": {
+                "model": "m-2",
+                "usage": {"input_tokens": 3, "cache_read_input_tokens": 4, "output_tokens": 1},
+            },
+        },
+        {"type": "something_new", "index": 5},
+        {"type": "content_block_start", "content_block": {"type": "text", "text": "a"}},
+        {"type": "content_block_delta", "delta": {"type": "text_delta", "text": "b"}},
+        {
+            "type": "content_block_start",
+            "content_block": {"type": "tool_use", "id": "x", "name": "ls", "input": {"path": "p"}},
+        },
+        {
+            "type": "content_block_delta",
+            "index": 99,
+            "delta": {"type": "input_json_delta", "partial_json": "{"},
+        },
+        {"type": "content_block_start"},
+        {"type": "content_block_delta"},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}, "usage": {"output_tokens": 9}},
+    )
+    answer = await read("anthropic", raw_stream(body))
+    assert (answer.text, answer.model) == ("ab", "m-2")
+    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("ls", '{"path":"p"}')]
+    assert (answer.usage.input, answer.usage.output) == (7, 9)
+
+
+@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize("body", [b"{}", b'{"type": "completion"}', b"no json", b"[]"])
+async def test_a_document_that_is_no_reply_is_no_success(provider: str, body: bytes):
+    """Shows: M18."""
+    with pytest.raises(ModelFailed) as caught:
+        await read(provider, Answer(body=body, content_type="application/json"))
+    assert caught.value.reason == "incomplete"
+
+
+@pytest.mark.parametrize("provider", MAKERS)
+async def test_an_error_in_a_document_with_a_good_status_is_an_error(provider: str):
+    """Shows: M18."""
+    body = b'{"type": "error", "error": {"type": "overloaded_error", "message": "Overloaded"}}'
+    with pytest.raises(ModelFailed, match="Overloaded") as caught:
+        await read(provider, Answer(body=body, content_type="application/json"))
+    assert caught.value.reason == "rate_limited"
+
+
+@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"error": "plain words"}',
+        b'{"message": "plain words"}',
+        b'{"detail": "plain words"}',
+        b"plain words",
+    ],
+)
+async def test_an_errors_sentence_is_found_in_every_usual_place(provider: str, body: bytes):
+    with pytest.raises(ModelFailed, match="plain words"):
+        await read(provider, Answer(status=422, body=body, content_type="application/json"))
