@@ -2,7 +2,6 @@
 
 import asyncio
 import os
-import random
 import sqlite3
 import stat
 import subprocess
@@ -11,34 +10,20 @@ import textwrap
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager, closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from retinue.domain.event import Event
-from retinue.domain.run import Ask, Reason, Run, Status
-from retinue.errors import Failed, Held, NoRoom, NotFound, RetinueError, Unreadable
+from retinue.domain.run import Ask, Run
+from retinue.errors import Failed, Held, NoRoom, RetinueError, Unreadable
 from retinue.ledger import file
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Tx
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
-SEEDS_COLUMNS = [
-    ("id", "TEXT"),
-    ("session_key", "TEXT"),
-    ("requester_key", "TEXT"),
-    ("task", "TEXT"),
-    ("label", "TEXT"),
-    ("model", "TEXT"),
-    ("status", "TEXT"),
-    ("result", "TEXT"),
-    ("error", "TEXT"),
-    ("started_at", "INTEGER"),
-    ("finished_at", "INTEGER"),
-    ("duration_ms", "INTEGER"),
-]
 
 
 @asynccontextmanager
@@ -342,41 +327,6 @@ async def made(path: Path, count: int = 200) -> None:
         )
 
 
-async def test_a_file_that_is_no_database_is_named_with_the_doctor_and_left_alone(tmp_path: Path):
-    """Shows: P16."""
-    path = tmp_path / "ledger.db"
-    path.write_bytes(b"# this is a shopping list\n" * 200)
-    async with open_ledger(path) as ledger:
-        with pytest.raises(Unreadable, match="retinue doctor") as caught:
-            await ledger.do(lambda tx: tx.add_run(a_run("r1")))
-    assert caught.value.where == str(path)
-    assert path.read_bytes() == b"# this is a shopping list\n" * 200
-
-
-@pytest.mark.parametrize("seed", range(12))
-async def test_damage_anywhere_is_an_answer_or_unreadable_never_another_error(tmp_path: Path, seed: int):
-    """Shows: P16."""
-    path = tmp_path / "ledger.db"
-    await made(path)
-    chance = random.Random(seed)
-    content = bytearray(path.read_bytes())
-    for _ in range(1 + seed % 4):
-        page = 0 if seed == 0 else chance.randrange(len(content) // 4096)
-        content[page * 4096 : page * 4096 + 4096] = bytes(4096) if seed % 2 else chance.randbytes(4096)
-    if seed % 3 == 2:
-        del content[len(content) // 2 :]
-    path.write_bytes(content)
-    outcomes: list[object] = []
-    async with open_ledger(path) as ledger:
-        outcomes += await asyncio.gather(
-            ledger.do(lambda tx: tx.runs()),
-            ledger.do(lambda tx: tx.set_run(a_run("r7"))),
-            ledger.look(lambda tx: tx.runs()),
-            return_exceptions=True,
-        )
-    assert {type(outcome) for outcome in outcomes} <= {list, type(None), Unreadable, NotFound}
-
-
 async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: Path):
     path = tmp_path / "ledger.db"
     await made(path, 1)
@@ -396,118 +346,6 @@ async def test_a_schema_step_that_was_cut_off_leaves_nothing_and_is_made_again(t
         assert asked(path, "SELECT name FROM sqlite_master") == [("events",)]
         told(path, "DROP TABLE events")
         assert await ledger.do(lambda tx: tx.runs()) == []
-
-
-@pytest.mark.parametrize(
-    "change",
-    [
-        "ask = 'gASVHAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjARldmlslIWUUpQu'",
-        'ask = \'{"key": "k", "agent": 7, "task": null}\'',
-        'ask = \'{"key": "k"}\'',
-        "status = 'sleeping'",
-        "reason = 'because'",
-        "waiting_for = 'godot'",
-        "created_at = 9223372036854775807",
-        "text = CAST(x'ff80' AS TEXT)",
-    ],
-)
-async def test_a_planted_row_is_damage_and_never_becomes_anything_else(tmp_path: Path, change: str):
-    """Shows: P28."""
-    path = tmp_path / "ledger.db"
-    await made(path, 1)
-    told(path, f"UPDATE runs SET {change}")
-    async with open_ledger(path) as ledger:
-        for wish in (ledger.do, ledger.look):
-            with pytest.raises(Unreadable, match="retinue doctor"):
-                await wish(lambda tx: tx.run("r0"))
-
-
-async def test_planted_event_data_is_damage(tmp_path: Path):
-    """Shows: P28."""
-    path = tmp_path / "ledger.db"
-    await made(path, 0)
-    told(path, "INSERT INTO events VALUES (1, 0, 'run.queued', 's', 'r', '', 'main', '[1]')")
-    async with open_ledger(path) as ledger:
-        with pytest.raises(Unreadable, match="an event is damaged"):
-            await ledger.look(lambda tx: tx.events())
-
-
-async def test_the_seeds_table_is_a_view_with_its_columns_in_its_order(tmp_path: Path):
-    """Shows: E022."""
-    path = tmp_path / "ledger.db"
-    await made(path, 1)
-    columns = asked(path, "SELECT name FROM pragma_table_info('subagent_runs')")
-    assert [name for (name,) in columns] == [name for name, _ in SEEDS_COLUMNS]
-    kinds = asked(
-        path, f"SELECT {', '.join(f'typeof({name})' for name, _ in SEEDS_COLUMNS)} FROM subagent_runs"
-    )
-    assert kinds == [
-        ("text", "text", "text", "text", "null", "null", "text", "null", "null", "integer", "null", "null")
-    ]
-
-
-STATUSES = [
-    (Status.QUEUED, "running"),
-    (Status.RUNNING, "running"),
-    (Status.WAITING, "running"),
-    (Status.DONE, "completed"),
-    (Status.FAILED, "failed"),
-    (Status.CANCELLED, "failed"),
-    (Status.LOST, "failed"),
-    (Status.TIMED_OUT, "timeout"),
-]
-
-
-async def test_the_view_speaks_the_seeds_four_statuses(tmp_path: Path):
-    """Shows: E023."""
-    path = tmp_path / "ledger.db"
-    async with open_ledger(path) as ledger:
-        for status, _ in STATUSES:
-            await ledger.do(lambda tx, status=status: tx.add_run(a_run(status.value, status=status)))
-    assert {status for status, _ in STATUSES} == set(Status)
-    assert dict(asked(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
-
-
-async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
-    """Shows: E022, E009."""
-    path = tmp_path / "ledger.db"
-    ask = Ask(
-        key="k1",
-        agent="main",
-        task="Research",
-        requester="agent:main:main",
-        label="research",
-        model="m:small",
-    )
-    done = a_run("done", ask=ask, key="agent:main:subagent:1", status=Status.DONE, text="XFS is from 1993.")
-    done = replace(
-        done, started_at=AT + timedelta(seconds=1), ended_at=AT + timedelta(seconds=3, microseconds=500)
-    )
-    bare = Ask(key="k2", agent="main", task=None)
-    async with open_ledger(path) as ledger:
-
-        def step(tx: Tx) -> None:
-            tx.add_run(done)
-            tx.add_run(a_run("live", ask=bare, status=Status.RUNNING, text="half", model="m:large"))
-            tx.add_run(
-                a_run("cut", status=Status.CANCELLED, reason=Reason.USER_CANCEL, text="half", ended_at=AT)
-            )
-
-        await ledger.do(step)
-        kept = await ledger.look(lambda tx: tx.run("done"))
-    at = 1794768127123
-    rows = {row[0]: row[1:] for row in asked(path, "SELECT * FROM subagent_runs")}
-    assert kept is not None
-    assert rows["done"] == (
-        "agent:main:subagent:1", "agent:main:main", "Research", "research", "m:small",
-        "completed", "XFS is from 1993.", None, at + 1000, at + 3000, kept.duration_ms,
-    )  # fmt: skip
-    assert rows["live"] == (
-        "main-1/main", "person", "", None, "m:large", "running", None, None, at, None, None
-    )  # fmt: skip
-    assert rows["cut"] == (
-        "main-1/main", "person", "look around", None, None, "failed", "half", "user_cancel", at, at, None
-    )  # fmt: skip
 
 
 async def test_listing_by_any_filter_uses_an_index(tmp_path: Path):

@@ -100,6 +100,18 @@ def test_a_sweep_leaves_the_living_and_everything_that_is_not_an_owner(tmp_path:
         assert left == {owner.id, "notes.txt", dead.upper() + "x"}
 
 
+def test_a_file_that_names_a_living_process_is_dead_when_nobody_holds_it(tmp_path: Path):
+    """Shows: P20."""
+    left_behind = str(uuid.uuid4())
+    with Owner(tmp_path) as owner:
+        words = owner.path.read_text()
+        assert f"process {os.getpid()} on " in words
+        assert " (boot " in words
+        (tmp_path / "owners" / left_behind).write_text(words)
+        assert not Owner.alive(tmp_path, left_behind)
+        assert sweep(tmp_path) == [left_behind]
+
+
 def test_a_sweep_of_a_home_without_owners_finds_nobody(tmp_path: Path):
     assert sweep(tmp_path) == []
 

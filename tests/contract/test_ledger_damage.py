@@ -1,0 +1,183 @@
+"""A damaged ledger is recognised, named and set aside; it never becomes anything but an error."""
+
+import asyncio
+import random
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.run import Ask, Run
+from retinue.errors import NoRoom, NotFound, Unreadable
+from retinue.ledger.repair import damage, set_aside
+from retinue.ledger.sqlite import SqliteLedger
+
+AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+
+
+@asynccontextmanager
+async def open_ledger(path: Path, **how: Any) -> AsyncGenerator[SqliteLedger]:
+    ledger = SqliteLedger(path, **how)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def a_run(name: str, **facts: Any) -> Run:
+    ask = facts.pop("ask", Ask(key=f"key of {name}", agent="main", task="look around"))
+    run = Run(
+        id=name,
+        ask=ask,
+        session_id="s",
+        slug="main-1",
+        key="main-1/main",
+        agent="main",
+        path="session.md",
+        created_at=AT,
+    )
+    return replace(run, **facts)
+
+
+def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def told(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql)
+
+
+async def made(path: Path, count: int = 200) -> None:
+    async with open_ledger(path) as ledger:
+        await ledger.look(lambda tx: tx.runs())
+        await asyncio.gather(
+            *(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}", text="x" * 300))) for n in range(count))
+        )
+
+
+async def test_a_file_that_is_no_database_is_named_with_the_doctor_and_left_alone(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    path.write_bytes(b"# this is a shopping list\n" * 200)
+    async with open_ledger(path) as ledger:
+        with pytest.raises(Unreadable, match="retinue doctor") as caught:
+            await ledger.do(lambda tx: tx.add_run(a_run("r1")))
+    assert caught.value.where == str(path)
+    assert path.read_bytes() == b"# this is a shopping list\n" * 200
+
+
+def spoil(path: Path, seed: int) -> None:
+    """Some pages of random bytes or zeros, the first page among them, and now and then half of the file."""
+    chance = random.Random(seed)
+    content = bytearray(path.read_bytes())
+    for _ in range(1 + seed % 4):
+        page = 0 if seed == 0 else chance.randrange(len(content) // 4096)
+        content[page * 4096 : page * 4096 + 4096] = bytes(4096) if seed % 2 else chance.randbytes(4096)
+    if seed % 3 == 2:
+        del content[len(content) // 2 :]
+    path.write_bytes(content)
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_damage_anywhere_is_an_answer_or_unreadable_never_another_error(tmp_path: Path, seed: int):
+    path = tmp_path / "ledger.db"
+    await made(path)
+    spoil(path, seed)
+    outcomes: list[object] = []
+    async with open_ledger(path) as ledger:
+        outcomes += await asyncio.gather(
+            ledger.do(lambda tx: tx.runs()),
+            ledger.do(lambda tx: tx.set_run(a_run("r7"))),
+            ledger.look(lambda tx: tx.runs()),
+            return_exceptions=True,
+        )
+    assert {type(outcome) for outcome in outcomes} <= {list, type(None), Unreadable, NotFound}
+
+
+@pytest.mark.parametrize("seed", range(12))
+async def test_a_damaged_file_is_found_kept_aside_and_followed_by_a_ledger_that_works(
+    tmp_path: Path, seed: int
+):
+    """Shows: P16."""
+    path = tmp_path / "ledger.db"
+    await made(path)
+    assert damage(path) is None
+    spoil(path, seed)
+    bad = path.read_bytes()
+    assert damage(path)
+    place = set_aside(path, at=AT)
+    assert place == tmp_path / "ledger.db.damaged-20261115T184207123456Z"
+    assert place.read_bytes() == bad
+    assert damage(path) is None
+    await made(path, 1)
+    assert damage(path) is None
+
+
+async def test_the_log_of_a_damaged_ledger_goes_with_it(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("old")))
+        for part in tmp_path.iterdir():
+            (tmp_path / f"copy-{part.name}").write_bytes(part.read_bytes())
+    copy = tmp_path / "copy-ledger.db"
+    place = set_aside(copy, at=AT)
+    async with open_ledger(copy) as ledger:
+        assert await ledger.do(lambda tx: tx.runs()) == []
+    async with open_ledger(place) as ledger:
+        assert [run.id for run in await ledger.look(lambda tx: tx.runs())] == ["old"]
+
+
+async def test_nothing_to_set_aside_is_one_sentence(tmp_path: Path):
+    with pytest.raises(NoRoom, match="the damaged ledger cannot be set aside"):
+        set_aside(tmp_path / "ledger.db", at=AT)
+
+
+async def test_a_locked_or_a_new_file_is_not_called_damaged(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    path.touch()
+    assert damage(path) is None
+    await made(path, 1)
+    with closing(sqlite3.connect(path, isolation_level=None)) as other:
+        other.execute("BEGIN IMMEDIATE")
+        assert damage(path) is None
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "ask = 'gASVHAAAAAAAAACMBXBvc2l4lIwGc3lzdGVtlJOUjARldmlslIWUUpQu'",
+        'ask = \'{"key": "k", "agent": 7, "task": null}\'',
+        'ask = \'{"key": "k"}\'',
+        "status = 'sleeping'",
+        "reason = 'because'",
+        "waiting_for = 'godot'",
+        "created_at = 9223372036854775807",
+        "text = CAST(x'ff80' AS TEXT)",
+    ],
+)
+async def test_a_planted_row_is_damage_and_never_becomes_anything_else(tmp_path: Path, change: str):
+    """Shows: P28."""
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    told(path, f"UPDATE runs SET {change}")
+    async with open_ledger(path) as ledger:
+        assert damage(path)
+        for wish in (ledger.do, ledger.look):
+            with pytest.raises(Unreadable, match="retinue doctor"):
+                await wish(lambda tx: tx.run("r0"))
+
+
+async def test_planted_event_data_is_damage(tmp_path: Path):
+    """Shows: P28."""
+    path = tmp_path / "ledger.db"
+    await made(path, 0)
+    told(path, "INSERT INTO events VALUES (1, 0, 'run.queued', 's', 'r', '', 'main', '[1]')")
+    async with open_ledger(path) as ledger:
+        with pytest.raises(Unreadable, match="an event is damaged"):
+            await ledger.look(lambda tx: tx.events())

@@ -1,0 +1,150 @@
+"""The table that other programs read: the seed's columns, words and units."""
+
+import asyncio
+import sqlite3
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, closing
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.run import Ask, Reason, Run, Status
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Tx
+
+AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
+SEEDS_COLUMNS = [
+    ("id", "TEXT"),
+    ("session_key", "TEXT"),
+    ("requester_key", "TEXT"),
+    ("task", "TEXT"),
+    ("label", "TEXT"),
+    ("model", "TEXT"),
+    ("status", "TEXT"),
+    ("result", "TEXT"),
+    ("error", "TEXT"),
+    ("started_at", "INTEGER"),
+    ("finished_at", "INTEGER"),
+    ("duration_ms", "INTEGER"),
+]
+
+
+@asynccontextmanager
+async def open_ledger(path: Path, **how: Any) -> AsyncGenerator[SqliteLedger]:
+    ledger = SqliteLedger(path, **how)
+    try:
+        yield ledger
+    finally:
+        await ledger.close()
+
+
+def a_run(name: str, **facts: Any) -> Run:
+    ask = facts.pop("ask", Ask(key=f"key of {name}", agent="main", task="look around"))
+    run = Run(
+        id=name,
+        ask=ask,
+        session_id="s",
+        slug="main-1",
+        key="main-1/main",
+        agent="main",
+        path="session.md",
+        created_at=AT,
+    )
+    return replace(run, **facts)
+
+
+def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
+    with closing(sqlite3.connect(path)) as connection:
+        return connection.execute(sql).fetchall()
+
+
+def told(path: Path, sql: str) -> None:
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(sql)
+
+
+async def made(path: Path, count: int = 200) -> None:
+    async with open_ledger(path) as ledger:
+        await ledger.look(lambda tx: tx.runs())
+        await asyncio.gather(
+            *(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}", text="x" * 300))) for n in range(count))
+        )
+
+
+async def test_the_seeds_table_is_a_view_with_its_columns_in_its_order(tmp_path: Path):
+    """Shows: E022."""
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    columns = asked(path, "SELECT name FROM pragma_table_info('subagent_runs')")
+    assert [name for (name,) in columns] == [name for name, _ in SEEDS_COLUMNS]
+    kinds = asked(
+        path, f"SELECT {', '.join(f'typeof({name})' for name, _ in SEEDS_COLUMNS)} FROM subagent_runs"
+    )
+    assert kinds == [
+        ("text", "text", "text", "text", "null", "null", "text", "null", "null", "integer", "null", "null")
+    ]
+
+
+STATUSES = [
+    (Status.QUEUED, "running"),
+    (Status.RUNNING, "running"),
+    (Status.WAITING, "running"),
+    (Status.DONE, "completed"),
+    (Status.FAILED, "failed"),
+    (Status.CANCELLED, "failed"),
+    (Status.LOST, "failed"),
+    (Status.TIMED_OUT, "timeout"),
+]
+
+
+async def test_the_view_speaks_the_seeds_four_statuses(tmp_path: Path):
+    """Shows: E023."""
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        for status, _ in STATUSES:
+            await ledger.do(lambda tx, status=status: tx.add_run(a_run(status.value, status=status)))
+    assert {status for status, _ in STATUSES} == set(Status)
+    assert dict(asked(path, "SELECT id, status FROM subagent_runs")) == dict(STATUSES)
+
+
+async def test_the_view_tells_each_run_in_the_seeds_terms(tmp_path: Path):
+    """Shows: E022, E009."""
+    path = tmp_path / "ledger.db"
+    ask = Ask(
+        key="k1",
+        agent="main",
+        task="Research",
+        requester="agent:main:main",
+        label="research",
+        model="m:small",
+    )
+    done = a_run("done", ask=ask, key="agent:main:subagent:1", status=Status.DONE, text="XFS is from 1993.")
+    done = replace(
+        done, started_at=AT + timedelta(seconds=1), ended_at=AT + timedelta(seconds=3, microseconds=500)
+    )
+    bare = Ask(key="k2", agent="main", task=None)
+    async with open_ledger(path) as ledger:
+
+        def step(tx: Tx) -> None:
+            tx.add_run(done)
+            tx.add_run(a_run("live", ask=bare, status=Status.RUNNING, text="half", model="m:large"))
+            tx.add_run(
+                a_run("cut", status=Status.CANCELLED, reason=Reason.USER_CANCEL, text="half", ended_at=AT)
+            )
+
+        await ledger.do(step)
+        kept = await ledger.look(lambda tx: tx.run("done"))
+    at = 1794768127123
+    rows = {row[0]: row[1:] for row in asked(path, "SELECT * FROM subagent_runs")}
+    assert kept is not None
+    assert rows["done"] == (
+        "agent:main:subagent:1", "agent:main:main", "Research", "research", "m:small",
+        "completed", "XFS is from 1993.", None, at + 1000, at + 3000, kept.duration_ms,
+    )  # fmt: skip
+    assert rows["live"] == (
+        "main-1/main", "person", "", None, "m:large", "running", None, None, at, None, None
+    )  # fmt: skip
+    assert rows["cut"] == (
+        "main-1/main", "person", "look around", None, None, "failed", "half", "user_cancel", at, at, None
+    )  # fmt: skip
