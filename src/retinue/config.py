@@ -10,8 +10,9 @@ from retinue.domain.limits import HARD_DEPTH, Limits
 from retinue.errors import BadConfig, BadDefinition
 from retinue.store import dialects, strict_json, values
 from retinue.store import fields as definition
-from retinue.store.catalogue import Inline, read_text
+from retinue.store.catalogue import Inline
 from retinue.store.strict_yaml import MAX_DEPTH, Mistake
+from retinue.store.textfile import read_text
 from retinue.store.values import Path as KeyPath
 from retinue.store.values import Wrong
 
@@ -202,7 +203,7 @@ def _address(value: Any, path: KeyPath) -> str:
 
 
 _LIMITS = values.table({each.name: _limit(each.name) for each in fields(Limits)})
-_DENY = values.table({"tools": values.names, "paths": values.patterns, "agents": values.names})
+_DENY = values.table({"tools": values.names, "paths": values.globs, "agents": values.names})
 _SANDBOX = values.table({"minimum": values.one_of(SANDBOXES)})
 _URL = re.compile(r"https?://[^\s/]")
 _PROVIDER = values.table({"base_url": _address, "api_key": values.word})

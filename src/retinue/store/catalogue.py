@@ -1,7 +1,6 @@
 """The catalogue: which agents there are, merged from all places that define them, and live when a file changes."""
 
 import os
-import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,13 +11,12 @@ from retinue.errors import BadDefinition, NotFound, Refused
 from retinue.store import ceilings, definitions
 from retinue.store.fields import Partial, merged, slugged
 from retinue.store.strict_yaml import Mistake
+from retinue.store.textfile import Stamp, read_text, stamp_of
 from retinue.store.values import Wrong, nearest
 
 BUILT_IN = "built in"
 INLINE = "inline"
 GENERAL = "general"
-
-Stamp = tuple[int, int, int] | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -333,41 +331,6 @@ _OWN = ("name", "extends")
 def _file_of(layers: Sequence[Layer]) -> str:
     """The place to mend: the topmost."""
     return layers[-1].source
-
-
-def stamp_of(path: Path) -> Stamp:
-    try:
-        found = os.lstat(path)
-    except (FileNotFoundError, NotADirectoryError):
-        return None
-    return found.st_ino, found.st_mtime_ns, found.st_size
-
-
-def read_text(path: Path) -> str:
-    """A regular file with one name, not too large, in UTF-8; links are not followed."""
-    try:
-        handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-    except FileNotFoundError:
-        raise
-    except OSError as error:
-        say = "is a symbolic link, which is not followed; put the file itself there"
-        raise BadDefinition(
-            str(path), say if path.is_symlink() else f"cannot be read: {error.strerror}"
-        ) from error
-    with os.fdopen(handle, "rb") as file:
-        found = os.fstat(file.fileno())
-        if not stat.S_ISREG(found.st_mode):
-            raise BadDefinition(str(path), "is not a file")
-        if found.st_nlink > 1:
-            raise BadDefinition(str(path), "has a second name (hard link) and is not read; put a copy there")
-        data = file.read(definitions.MAX_FILE_BYTES + 1)
-    if len(data) > definitions.MAX_FILE_BYTES:
-        raise BadDefinition(str(path), f"is larger than {definitions.MAX_FILE_BYTES // 1024} KiB")
-    try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise BadDefinition(f"{path}:{line}", "is not text in UTF-8") from error
 
 
 def _layer_or_bad(path: Path) -> Layer | BadDefinition:

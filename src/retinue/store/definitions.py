@@ -23,9 +23,8 @@ from retinue.errors import BadDefinition
 from retinue.store import frontmatter, strict_json, strict_yaml, toolnames, values, yaml_text
 from retinue.store.fields import Partial, Reading, interpret
 from retinue.store.strict_yaml import Document, Mistake
+from retinue.store.textfile import MAX_BYTES as MAX_FILE_BYTES
 from retinue.store.values import Wrong
-
-MAX_FILE_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

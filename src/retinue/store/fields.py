@@ -42,7 +42,7 @@ def slugged(text: str) -> str:
     return "-".join(part for part in plain.split("-") if part)[:64].strip("-")
 
 
-_GLOBS = values.patterns
+_GLOBS = values.globs
 _PATHS = values.table({"read": _GLOBS, "write": _GLOBS, "deny": _GLOBS})
 _COMMANDS = values.table({"allow": _GLOBS, "deny": _GLOBS})
 _WORKSPACE = values.table(

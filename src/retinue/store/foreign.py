@@ -11,9 +11,10 @@ from typing import Any, cast
 from retinue.domain.agent import NAME, Agent
 from retinue.errors import BadDefinition
 from retinue.store import definitions, toolnames, values, wild
-from retinue.store.catalogue import built_in_texts, read_text
-from retinue.store.dialects import CLAUDE_MODELS, Verdict
+from retinue.store.catalogue import built_in_texts
+from retinue.store.dialects import Verdict
 from retinue.store.fields import ALIASES, NATIVE, Partial, Reading, interpret, merged, slugged
+from retinue.store.textfile import read_text
 from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
@@ -230,15 +231,18 @@ _DIALECTS: tuple[tuple[str, frozenset[str]], ...] = (
 """Which program a definition was written for, told by keys that only it uses."""
 
 
+_CLAUDE_TOOLS = tuple(toolnames.OURS)
+"""A tuple, because a wild list may hold what no set can be asked for."""
+
+
 def _dialect(keys: Mapping[str, Any]) -> str:
     for name, telling in _DIALECTS:
         if telling & keys.keys():
             return name
-    tools = keys.get("tools")
-    words: list[Any] = (
-        _TOOL.findall(tools) if isinstance(tools, str) else tools if isinstance(tools, list) else []
-    )
-    if keys.get("model") in (*CLAUDE_MODELS, "inherit") or any(each in toolnames.OURS for each in words):
+    tools: Any = keys.get("tools")
+    words = cast("list[Any]", _TOOL.findall(tools) if isinstance(tools, str) else tools)
+    claude = isinstance(tools, str | list) and any(each in _CLAUDE_TOOLS for each in words)
+    if claude or keys.get("model") in ("sonnet", "opus", "haiku", "inherit"):
         return "claude-code"
     return "retinue" if set(keys) <= {*NATIVE, "tools"} else "other"
 

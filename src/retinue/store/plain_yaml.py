@@ -7,8 +7,12 @@ Lines = dict[tuple[str | int, ...], int]
 
 _LINE = re.compile(r"( *)(?:(- )(?! )(.+)|([A-Za-z_][A-Za-z0-9_-]*):(?: +(.+))?)\Z")
 _PLAIN = re.compile(r"[^\s\-?:,\[\]{}#&*!|>'\"%@`=<~][^#:\[\]{},'\"&*!|>%@`]*\Z")
-_FLOW = re.compile(r"\[(?: *(?:[^,\[\]{}\"']+|\"[^\"\\]*\"|'[^']*') *(?:, *|(?=\])))*\]\Z")
-_FLOW_ITEM = re.compile(r" *(\"[^\"\\]*\"|'[^']*'|[^,\[\]{}\"']+?) *(?:,|\Z)")
+_ITEM = r"(?:[A-Za-z0-9_][A-Za-z0-9_./*-]*(?: [A-Za-z0-9_./*-]+)*|\"[^\"\\]*\"|'[^']*')"
+_FLOW = re.compile(rf"\[ *(?:{_ITEM}(?: *, *{_ITEM})*)? *\]\Z")
+_FLOW_ITEM = re.compile(_ITEM)
+_ESCAPED = re.compile(r"(?:[^\"\\]|\\[\"\\nt])*")
+_ESCAPE = re.compile(r"\\(.)")
+_MEANING = {'"': '"', "\\": "\\", "n": "\n", "t": "\t"}
 _INT = re.compile(r"-?(?:0|[1-9][0-9]{0,17})\Z")
 _FLOAT = re.compile(r"-?[0-9]{1,20}(?:\.[0-9]{1,20})?(?:e[-+][0-9]{1,3})?\Z")
 _WORDS: dict[str, bool | None] = {
@@ -41,8 +45,9 @@ def read(text: str) -> tuple[Any, Lines] | None:
     if "\t" in text or "\r" in text or not text.replace("\n", "").isprintable():
         return None
     rows: list[tuple[int, int, str | None, str | None]] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        if not line.strip(" ") or line.lstrip(" ").startswith("#"):
+    for number, written in enumerate(text.split("\n"), 1):
+        line = written.rstrip(" ")
+        if not line or line.lstrip(" ").startswith("#"):
             continue
         match = _LINE.match(line)
         if match is None or len(rows) >= MAX_PLAIN_LINES:
@@ -106,13 +111,9 @@ def _outdented(rows: _Rows, at: int, indent: int) -> None:
         raise _Outside
 
 
-def _scalar(written: str, *, path: tuple[str | int, ...] | None, lines: Lines, line: int) -> Any:
-    text = written.rstrip(" ")
+def _scalar(text: str, *, path: tuple[str | int, ...] | None, lines: Lines, line: int) -> Any:
     if len(text) > 1 and text[0] == text[-1] and text[0] in "\"'":
-        inner = text[1:-1]
-        if text[0] in inner or (text[0] == '"' and "\\" in inner):
-            raise _Outside
-        return inner
+        return _quoted(text)
     if path is not None and text.startswith("[") and _FLOW.match(text):
         items = [_scalar(item, path=None, lines=lines, line=line) for item in _FLOW_ITEM.findall(text[1:-1])]
         lines.update({(*path, index): line for index in range(len(items))})
@@ -120,6 +121,15 @@ def _scalar(written: str, *, path: tuple[str | int, ...] | None, lines: Lines, l
     if text != "~" and not _PLAIN.match(text):
         return _colons(text)
     return resolve(text)
+
+
+def _quoted(text: str) -> str:
+    inner = text[1:-1]
+    if text[0] == '"' and _ESCAPED.fullmatch(inner):
+        return _ESCAPE.sub(lambda match: _MEANING[match.group(1)], inner)
+    if text[0] in inner or text[0] == '"':
+        raise _Outside
+    return inner
 
 
 def _colons(text: str) -> str:

@@ -59,7 +59,9 @@ def composed(text: str) -> Document:
             building.take(event)
     except MarkedYAMLError as error:
         marked: Any = error
-        mark = marked.problem_mark or marked.context_mark
+        # An open quote is noticed at the end of the text; its author looks for where it began.
+        opened = marked.context_mark if "quoted scalar" in (marked.context or "") else None
+        mark = opened or marked.problem_mark or marked.context_mark
         raise Mistake((mark.line if mark else 0) + 1, _sentence(marked.problem or str(error))) from error
     except (YAMLError, ValueError, OverflowError, IndexError, AttributeError) as error:
         raise Mistake(1, f"is not YAML: {_sentence(str(error))}") from error

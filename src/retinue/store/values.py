@@ -124,7 +124,16 @@ def pattern(value: Any, path: Path) -> str:
     return found
 
 
+def glob(value: Any, path: Path) -> str:
+    """A pattern of paths: file names may hold anything but NUL, blanks at their ends included."""
+    found = text(value, path)
+    if not found:
+        raise Wrong(path, "is empty; a pattern of nothing matches nothing")
+    return found
+
+
 patterns = listed(pattern)
+globs = listed(glob)
 
 
 def names(value: Any, path: Path) -> tuple[str, ...]:

@@ -9,8 +9,8 @@ from typing import Any, cast
 
 from retinue.errors import BadDefinition
 from retinue.store import definitions, frontmatter, strict_json, strict_yaml
-from retinue.store.catalogue import read_text
 from retinue.store.strict_yaml import Mistake
+from retinue.store.textfile import read_text
 
 SUFFIXES = (".md", ".markdown", ".mdc", ".json", ".yml", ".yaml")
 SKIPPED = (".git", "node_modules")

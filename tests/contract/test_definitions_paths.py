@@ -1,0 +1,102 @@
+"""Front matter as text: where it ends, and a `paths` section put into it without touching another byte."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.agent import Paths
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE
+from retinue.errors import BadDefinition
+from retinue.store.definitions import parse_preset
+from retinue.store.frontmatter import split, with_paths
+
+SEED = Paths(read=("/path/to/project/**",), write=DEFAULT_WRITE, deny=DEFAULT_DENY)
+SECTION = """\
+paths:
+  read:
+    - "/path/to/project/**"
+  write:
+    - "/tmp/**"
+  deny:
+    - "**/.git/**"
+    - "**/runtime/**"
+    - "**/.env"
+    - "**/node_modules/**"
+"""
+
+
+def test_a_missing_section_is_added_at_the_end_in_the_seeds_shape():
+    """Shows: A023, A025, A026."""
+    text = "---\nbackend: Claude   # mine\n\nmodel:  claude-3-7-sonnet-20250219\n---\n\nBody ---\n---\nrest\n"
+    found = with_paths(text, SEED)
+    assert found == text.replace("20250219\n---", f"20250219\n{SECTION}---")
+    assert parse_preset(found, "preset.md").paths == SEED
+
+
+@pytest.mark.parametrize(
+    "old",
+    [
+        "paths:\n  read:\n    - a\n",
+        "paths:\n  read:\n\n    # why\n    - a\n  deny: []\n",
+        "paths: {read: [a]}\n",
+        "paths: null\n",
+        "paths:\n",
+        '"paths":\n    read:\n    - a\n',
+        "paths:   # mine\n  read: [a,\n    b]\n",
+    ],
+)
+def test_a_section_that_is_there_is_replaced_and_its_neighbours_stay(old: str):
+    """Shows: A026."""
+    before, after = "name: x   # paths: no\ntools: [read]\n", "\n# about the model\nmodel: m\n"
+    found = with_paths(f"---\n{before}{old}{after}---\nBody\n", SEED)
+    assert found == f"---\n{before}{SECTION}{after}---\nBody\n"
+    assert parse_preset(found, "preset.md").paths == SEED
+
+
+def test_the_last_section_is_replaced_too_and_windows_line_ends_are_kept():
+    found = with_paths("---\r\nname: x\r\npaths:\r\n  read: [a]\r\n---\r\nBody\r\n", SEED)
+    assert found == f"---\nname: x\n{SECTION}---\nBody\n".replace("\n", "\r\n")
+
+
+def test_a_list_nobody_gave_is_left_out_and_an_empty_one_is_empty():
+    paths = Paths(read=(), deny=('a "quoted" \\ pattern', "new\nline"))
+    assert parse_preset(with_paths("---\n---\n", paths), "x").paths == paths
+    assert parse_preset(with_paths("---\nname: x\n---\n", Paths()), "x").paths == Paths()
+
+
+PATTERNS = st.none() | st.lists(st.text(st.characters(exclude_characters="\x00"), min_size=1, max_size=12), max_size=3).map(tuple)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.builds(Paths, read=PATTERNS, write=PATTERNS, deny=PATTERNS), st.builds(Paths, read=PATTERNS))
+def test_any_patterns_are_read_back_and_the_second_writing_replaces_the_first(first: Paths, second: Paths):
+    text = "---\nname: x\ntools: [read]\n---\n\npaths:\n  not these\n"
+    once = with_paths(text, first)
+    assert parse_preset(once, "x").paths == first
+    assert with_paths(once, second) == with_paths(text, second)
+
+
+def test_front_matter_in_braces_cannot_be_spliced():
+    with pytest.raises(BadDefinition, match="write one field to a line"):
+        with_paths("---\n{name: x}\n---\nBody\n", SEED)
+
+
+@pytest.mark.parametrize("text", ["", "-", "--", "---", "---\n", "---\nname: x\n", "---\nname: x\n--", "name: x\n", " ---\na: b\n---\n"])  # fmt: skip
+def test_half_a_front_matter_is_an_error(text: str):
+    """Shows: P13."""
+    with pytest.raises(BadDefinition):
+        split(text, "preset.md")
+
+
+@pytest.mark.parametrize(
+    ("text", "parts"),
+    [
+        ("---\na: b\n---\nbody", ("a: b\n", "body")),
+        ("\ufeff---\r\na: b\r\n---\r\nbody\r\n", ("a: b\r\n", "body\r\n")),
+        ("---  \na: |\n  ---\n---\t\n---\n", ("a: |\n  ---\n", "---\n")),
+        ("---\n---\n", ("", "")),
+        ("---\na: b\n---", ("a: b\n", "")),
+    ],
+)
+def test_front_matter_ends_at_the_first_line_of_dashes(text: str, parts: tuple[str, str]):
+    assert split(text, "x") == parts

@@ -1,0 +1,315 @@
+"""An agent's definition: what its fields say, in every spelling, and that writing it down loses nothing."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.agent import (
+    Agent,
+    Exposure,
+    Kind,
+    Paths,
+    Role,
+    ShellCommands,
+    Thinking,
+    Triggers,
+    WorkspacePolicy,
+)
+from retinue.domain.workspace import Isolation
+from retinue.errors import BadDefinition
+from retinue.store.definitions import native, parse_preset, render
+
+
+def parsed(front: str, body: str = "Be good.") -> Agent:
+    return parse_preset(f"---\n{front}\n---\n\n{body}\n", "x.md", name="x")
+
+
+def refusal(front: str, body: str = "Be good.") -> BadDefinition:
+    with pytest.raises(BadDefinition) as caught:
+        parsed(front, body)
+    return caught.value
+
+
+def test_front_matter_and_body_make_an_agent():
+    """Shows: B005, C099, A032."""
+    agent = parsed(
+        "name: helper\ndescription: Helps.\ntools: [read, 'todo_*']\ntemperature: 0.7\nmodel: gpt-4.1\nmax_tokens: 900"
+    )
+    assert agent == Agent(
+        name="helper",
+        description="Helps.",
+        prompt="Be good.",
+        tool_allow=("read", "todo_*"),
+        temperature=0.7,
+        model="gpt-4.1",
+        max_tokens=900,
+    )
+
+
+@pytest.mark.parametrize("written", ["tools: []", "tools: null", "tools:", ""])
+def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
+    """Shows: T05, B012."""
+    assert parsed(written).tool_allow == (() if "[]" in written else None)
+
+
+@pytest.mark.parametrize(
+    ("front", "field", "value"),
+    [
+        ("agentId: notes", "name", "notes"),
+        ("id: notes", "name", "notes"),
+        ("displayName: Notes Keeper", "display_name", "Notes Keeper"),
+        ("toolAllowlist: ['notes_*']", "tool_allow", ("notes_*",)),
+        ("toolDenylist: [notes_delete]", "tool_deny", ("notes_delete",)),
+        ("toolExposure: mixed", "tool_exposure", Exposure.MIXED),
+        ("skillAllowlist: [notes]", "skill_allow", ("notes",)),
+        ("skillDenylist: [mail]", "skill_deny", ("mail",)),
+        ("capabilityAllowlist: ['lists.*']", "capability_allow", ("lists.*",)),
+        ("capabilityDenylist: [lists.write]", "capability_deny", ("lists.write",)),
+        ("agentAllowlist: [todo]", "agent_allow", ("todo",)),
+        ("agentDenylist: ['*']", "agent_deny", ("*",)),
+        ("uiVisible: false", "ui_visible", False),
+        ("apiExposed: true", "api_exposed", True),
+        ("type: external", "type", Kind.EXTERNAL),
+        ("maxTokens: 12", "max_tokens", 12),
+        ("maxTurns: 3", "max_turns", 3),
+        ("temperature: 0.70", "temperature", 0.7),
+        ("backend: Claude", "driver", "anthropic"),
+        ("backend: ChatGPT", "driver", "openai"),
+        ("driver: openai-compatible", "driver", "openai-compatible"),
+        ("chat: {provider: claude-cli}", "driver", "claude-cli"),
+        ("chat: {model: gpt-5}", "model", "gpt-5"),
+        ("chat: {config: {workdir: /x}}", "driver_settings", {"workdir": "/x"}),
+        ("capabilities: [subtask, watcher]\ntools: [read]", "roles", (Role.SUBTASK, Role.WATCHER)),
+        ("mode: subagent", "roles", (Role.SUBTASK,)),
+        ("triggers: {slash: [/oracle], hotkeys: [Ctrl+O]}", "triggers", Triggers(slash=("/oracle",), hotkeys=("Ctrl+O",))),
+        (
+            "defaultWorkspace: {mode: inherit, allowWrites: false}",
+            "workspace",
+            WorkspacePolicy(isolation=Isolation.SHARED, writable=False),
+        ),
+        (
+            "defaultWorkspace: {mode: custom, customPath: /srv}",
+            "workspace",
+            WorkspacePolicy(isolation=Isolation.CUSTOM, path="/srv"),
+        ),
+        ("isolation: worktree", "workspace", WorkspacePolicy(isolation=Isolation.SANDBOX, writable=True)),
+        ("permissionOverrides: {allowShell: false, allowNetwork: false}", "tool_deny", ("bash", "web_fetch")),
+        ("permissionOverrides: {allowWrites: false}", "workspace", WorkspacePolicy(writable=False)),
+        ("permissionMode: plan", "workspace", WorkspacePolicy(writable=False)),
+        ("tools: {read: {enabled: true}, bash: {enabled: false}}", "tool_allow", ("read",)),
+        ("tools: {write: false, edit: false}", "tool_deny", ("write", "edit")),
+        ("tools: Read, Grep, WebFetch, TodoWrite", "tool_allow", ("read", "grep", "web_fetch", "todo")),
+        ("tools: Task MultiEdit Edit LS", "tool_allow", ("agent", "edit", "ls")),
+        ("tools: [mcp__github__search, NotOurs]", "tool_allow", ("mcp__github__search", "NotOurs")),
+        ("disallowedTools: Bash, Write", "tool_deny", ("bash", "write")),
+        ("model: sonnet", "model", "anthropic:claude-sonnet-4-5"),
+        ("model: opus", "model", "anthropic:claude-opus-4-5"),
+        ("model: haiku", "model", "anthropic:claude-haiku-4-5"),
+        ("model: inherit", "model", None),
+        ("effort: max", "thinking", Thinking.HIGH),
+        ("thinking: off", "thinking", Thinking.OFF),
+        ("color: blue", "notes", {"color": "blue"}),
+        ("subagents: {allowAgents: [main]}", "agent_allow", ("main",)),
+        ("skills: [pdf]", "skill_allow", ("pdf",)),
+        ("systemPrompt: Hi", "prompt", "Hi"),
+        ("limits: {max_depth: 2}", "limits", {"max_depth": 2}),
+        ("ceiling: {tools: [read], writable: false}", "ceiling", {"tools": ("read",), "writable": False}),
+    ],
+)  # fmt: skip
+def test_other_spellings_say_the_same(front: str, field: str, value: Any):
+    """Shows: C002, C004, C005, C009, D005, D006."""
+    body = "" if "systemPrompt" in front else "Be good."
+    assert getattr(parsed(front, body), field) == value
+
+
+@pytest.mark.parametrize(
+    ("front", "where", "says"),
+    [
+        ("name: x\ntolls: [read]", "x.md:3", "tolls: is not a known field; did you mean 'tools'?"),
+        ("zzzz: 1", "x.md:2", "zzzz: is not a known field; known are"),
+        ("tools: [read]\ntoolAllowlist: [write]", "x.md:3", "toolAllowlist: says the same as 'tools'"),
+        ("chat: {provider: openai}\ndriver: openai", "x.md:3", "driver: says the same as 'chat'"),
+        ("temperature: hot", "x.md:2", "temperature: must be a number, and is text"),
+        ("temperature: 9", "x.md:2", "temperature: must be between 0 and 2"),
+        ("max_turns: 0", "x.md:2", "max_turns: must be between 1"),
+        ("max_turns: 1.5", "x.md:2", "max_turns: must be a whole number"),
+        ("max_tokens: true", "x.md:2", "max_tokens: must be a whole number, and is true or false"),
+        ("ui_visible: no", "x.md:2", "ui_visible: must be true or false, and is text"),
+        ("description: 12", "x.md:2", "description: must be text, and is a number; put it in quotes"),
+        ("name: 12", "x.md:2", "name: must be text"),
+        ("type: robot", "x.md:2", "type: must be one of chat, external"),
+        ("chat:\n  provider: foo", "x.md:3", "chat.provider: 'foo' is not a known driver"),
+        ("chat:\n  modle: foo", "x.md:3", "chat.modle: is not a known key; did you mean 'model'?"),
+        ("paths:\n  raed: []", "x.md:3", "paths.raed: is not a known key; did you mean 'read'?"),
+        ("paths: [a]", "x.md:2", "paths: must be a map, and is a list"),
+        ("paths:\n  read:\n    - /a\n    - 3", "x.md:5", "paths.read[1]: must be text"),
+        ("roles: [boss]", "x.md:2", "roles[0]: must be one of primary, subtask, watcher, orchestrator"),
+        ("roles: []", "x.md:2", "roles: must name at least one role"),
+        ("tools: 3", "x.md:2", "tools: must be a list, and is a number"),
+        ("tools: ['']", "x.md:2", "tools[0]: must be a word, and is empty"),
+        ("tools: ['Bash(git *)']", "x.md:2", "limits what a tool may be called with"),
+        ("hooks: {}", "x.md:2", "hooks: hooks are not run here"),
+        ("mcpServers: [x]", "x.md:2", "mcpServers: servers are set up by the operator"),
+        ("permissionMode: bypassPermissions", "x.md:2", "would answer approvals in advance"),
+        ("limits: {max_dept: 3}", "x.md:2", "limits.max_dept: is not a known key; did you mean 'max_depth'?"),
+        ("promptPath: p.md", "x.md:1", "has a prompt both in a field and below"),
+        ("prompt: hi", "x.md:1", "has a prompt both in a field and below"),
+        ("workspace: {isolation: custom}", "x.md", "workspace.path: is missing"),
+        ("workspace: {isolation: sandbox, path: /x}", "x.md", "workspace.path: is only for a custom workspace"),
+        ("- a", "x.md:2", "the front matter must be fields"),
+        ("a: 'x", "x.md:2", ""),
+    ],
+)  # fmt: skip
+def test_a_mistake_is_named_with_its_line_and_key(front: str, where: str, says: str):
+    """Shows: D13, D04, D05."""
+    bad = refusal(front)
+    assert bad.where == where
+    assert says in bad.problem
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../../x", "a/b", ".", "..", "CON", "Ab", "-a", "a_b", "x" * 65, "a\\nb", "re\u0455earcher", "🚀", "\\u202eabc", "a b", ""],
+)  # fmt: skip
+def test_a_name_is_small_letters_digits_and_hyphens(name: str):
+    """Shows: D07, D08."""
+    assert "name" in str(refusal(f'name: "{name}"'))
+
+
+def test_a_name_that_is_nearly_one_is_suggested():
+    assert "'backend-architect' would do" in str(refusal("name: Backend Architect!"))
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "roles: [watcher]",
+        "roles: [watcher]\ntools: [read, write]",
+        "roles: [watcher]\ntools: [read, bash]",
+        "roles: [watcher]\ntools: ['*']",
+        "roles: [watcher]\ntools: [read]\nworkspace: {writable: true}",
+        "capabilities: [watcher]\ntools: {read: {enabled: true}, bash: {enabled: true, mode: execute}}",
+        "capabilities: [watcher]\ntools: [read]\npermissionOverrides: {allowWrites: true}",
+    ],
+)
+def test_a_watcher_that_could_change_something_is_refused_by_name(front: str):
+    """Shows: D010."""
+    assert "the watcher 'x' must be read-only" in str(refusal(front))
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "roles: [watcher]\ntools: [read, grep]",
+        "roles: [watcher]\ntools: ['*']\ntool_deny: [write, edit, bash]",
+        "capabilities: [watcher]\ntools: {read: {enabled: true}, bash: {enabled: true, mode: read}}",
+    ],
+)
+def test_a_watcher_that_only_reads_is_read_only_whatever_its_workspace_says(front: str):
+    """Shows: D010, D009."""
+    assert parsed(front).workspace.writable is False
+
+
+TEXT = st.text(max_size=30)
+WORD = st.text(min_size=1, max_size=12).filter(
+    lambda text: text == text.strip() and "\n" not in text and "\x00" not in text
+)
+WORDS = st.none() | st.lists(WORD, max_size=3).map(tuple)
+NAMES = st.from_regex(r"[a-z0-9][a-z0-9-]{0,10}", fullmatch=True)
+JSON = st.recursive(
+    st.booleans() | st.integers(-1000, 1000) | st.floats(-10, 10) | TEXT,
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(TEXT, inner, max_size=2),
+    max_leaves=4,
+)
+TOOLS = st.none() | st.lists(
+    WORD.filter(lambda word: "(" not in word and word[0].islower()), max_size=3, unique=True
+).map(tuple)
+AGENTS = st.builds(
+    Agent,
+    name=NAMES,
+    display_name=st.none() | WORD,
+    description=TEXT.filter(lambda text: "\x00" not in text),
+    prompt=TEXT.filter(lambda text: "\x00" not in text),
+    model=st.none() | WORD.filter(lambda word: word not in ("sonnet", "opus", "haiku", "inherit")),
+    driver=st.sampled_from([None, "openai", "anthropic", "claude-cli"]),
+    driver_settings=st.dictionaries(TEXT, JSON, max_size=2),
+    temperature=st.none() | st.floats(0, 2),
+    max_tokens=st.none() | st.integers(1, 10**6),
+    max_turns=st.none() | st.integers(1, 100),
+    thinking=st.none() | st.sampled_from(Thinking),
+    type=st.sampled_from(Kind),
+    roles=st.lists(st.sampled_from([Role.PRIMARY, Role.SUBTASK, Role.ORCHESTRATOR]), min_size=1, unique=True).map(tuple),
+    triggers=st.builds(Triggers, slash=st.sampled_from([(), ("/a",)]), hotkeys=st.sampled_from([(), ("Ctrl+A",)])),
+    tool_allow=TOOLS,
+    tool_deny=TOOLS,
+    tool_exposure=st.sampled_from(Exposure),
+    skill_allow=WORDS,
+    capability_deny=WORDS,
+    agent_allow=WORDS,
+    ui_visible=st.booleans(),
+    api_exposed=st.none() | st.booleans(),
+    paths=st.none() | st.builds(Paths, read=WORDS, write=WORDS, deny=WORDS),
+    shell_commands=st.none() | st.builds(ShellCommands, allow=WORDS, deny=WORDS),
+    workspace=st.builds(
+        WorkspacePolicy,
+        isolation=st.sampled_from([Isolation.SHARED, Isolation.SANDBOX]),
+        writable=st.none() | st.booleans(),
+    ) | st.builds(WorkspacePolicy, isolation=st.just(Isolation.CUSTOM), path=WORD),
+    exits=WORDS,
+    limits=st.sampled_from([{}, {"max_depth": 2, "idle_seconds": 0.5}]),
+    ceiling=st.sampled_from([None, {}, {"tools": ("read",), "writable": False, "paths": {"read": ("/a/**",)}}]),
+    extends=st.none() | NAMES,
+    external=st.sampled_from([None, {"inputUrl": "https://a.example/in"}]),
+    notes=st.dictionaries(TEXT, JSON, max_size=2),
+)  # fmt: skip
+
+
+@settings(max_examples=250, deadline=None)
+@given(AGENTS)
+def test_a_definition_written_down_is_the_same_when_read(agent: Agent):
+    assert parse_preset(render(agent), "x.md") == agent
+
+
+@settings(max_examples=60, deadline=None)
+@given(AGENTS)
+def test_writing_down_says_only_what_was_said(agent: Agent):
+    said = native(agent)
+    assert set(said) <= set(native(agent, whole=True))
+    assert render(agent) == render(parse_preset(render(agent), "x.md"))
+
+
+TEMPLATE = """---
+name: researcher
+description: Looks things up
+tools:
+  - read
+  - grep
+tool_deny: [bash]
+paths:
+  read:
+    - "/project/**"
+  deny:
+    - "**/.env"
+workspace:
+  writable: false
+---
+
+You look things up.
+"""
+
+
+def test_a_torn_preset_is_an_error_and_never_a_wider_right():
+    """Shows: P13."""
+    whole = parse_preset(TEMPLATE, "preset.md")
+    rights = (whole.tool_allow, whole.tool_deny, whole.paths, whole.workspace)
+    readable = 0
+    for cut in range(len(TEMPLATE)):
+        try:
+            torn = parse_preset(TEMPLATE[:cut], "preset.md")
+        except BadDefinition:
+            continue
+        readable += 1
+        assert (torn.tool_allow, torn.tool_deny, torn.paths, torn.workspace) == rights
+    assert 0 < readable < 30
