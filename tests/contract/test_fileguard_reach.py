@@ -3,6 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.domain.glob import first_match, matches
 from retinue.domain.scope import ALWAYS_CLOSED, DEFAULT_DENY, Scope, literal
 from retinue.sandbox.reach import anchor_of, components, forms, is_denied, is_readable, may_hold, reach
 
@@ -34,6 +35,15 @@ PATTERNS = st.lists(PATHS, max_size=4).map(tuple)
 def test_what_a_walk_shows_is_what_the_scope_permits(path: str, read: tuple[str, ...], deny: tuple[str, ...]):
     scope = Scope(read=read, deny=deny + DEFAULT_DENY)
     assert is_readable(scope, path) == scope.path(path, "read").ok
+
+
+@given(PATTERNS, PATHS, st.booleans())
+def test_many_patterns_asked_in_one_go_answer_as_they_do_one_by_one(
+    patterns: tuple[str, ...], path: str, ignore_case: bool
+):
+    patterns += tuple(pattern.removeprefix("/") for pattern in patterns)
+    alone = (pattern for pattern in patterns if matches(pattern, path, ignore_case=ignore_case))
+    assert first_match(patterns, path, ignore_case=ignore_case) == next(alone, None)
 
 
 @given(PATHS, PATTERNS, PATTERNS)

@@ -30,11 +30,24 @@ def matches(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
 
 
 def first_match(patterns: tuple[str, ...], value: str, *, ignore_case: bool = False) -> str | None:
-    """The pattern that decides, so that a verdict can name it."""
+    """The pattern that decides, so that a verdict can name it. Mostly none does, and that is found out in one go."""
+    if not _together(patterns, ignore_case=ignore_case).match(value):
+        return None
     for pattern in patterns:
         if compiled(pattern, ignore_case=ignore_case).match(value):
             return pattern
     return None
+
+
+@lru_cache(maxsize=1024)
+def _together(patterns: tuple[str, ...], *, ignore_case: bool) -> re.Pattern[str]:
+    """Matches what any of them matches. Those that begin in any folder share that beginning: one pass for all."""
+    each = [compiled(pattern, ignore_case=ignore_case).pattern for pattern in patterns]
+    anywhere = [one.removeprefix(_FOLDERS) for one in each if one.startswith(_FOLDERS)]
+    ways = [one for one in each if not one.startswith(_FOLDERS)]
+    if anywhere:
+        ways.append(f"{_FOLDERS}(?:{'|'.join(anywhere)})")
+    return re.compile("|".join(ways) or r"(?!)", re.DOTALL | (re.IGNORECASE if ignore_case else 0))
 
 
 _WITHIN = "[^/]*?"

@@ -110,7 +110,9 @@ class GuardedFiles:
 
     def _judge(self, path: str, real: str, mode: int) -> None:
         verdicts = [self.scope.path(form, "read") for form in forms(real)]
-        allowed = any(verdict.ok for verdict in verdicts) and not is_denied(self.scope, real)
+        allowed = any(each.ok for each in verdicts) and (
+            len(verdicts) == 1 or not is_denied(self.scope, real)
+        )
         if stat.S_ISDIR(mode):
             allowed = allowed or may_hold(self.scope, real)
         if not allowed:
@@ -157,7 +159,7 @@ def components_of(path: str, root: str) -> tuple[str, ...]:
         raise Failed(f"the path {shown(path)} is longer than {MAX_PATH:,} characters")
     if "\0" in path:
         raise Failed(f"the path {shown(path)} holds a NUL character, which no file name can")
-    if any("\ud800" <= char <= "\udfff" for char in path):
+    if not path.isascii() and any("\ud800" <= char <= "\udfff" for char in path):
         raise Failed(f"the path {shown(path)} is not valid Unicode")
     return components(path if path.startswith("/") else f"{root}/{path}")
 

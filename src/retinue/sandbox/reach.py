@@ -1,12 +1,11 @@
 """How far a scope's patterns reach, read off their text alone: where a lookup starts and which folders are worth entering."""
 
-import re
 import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
-from retinue.domain.glob import compiled, first_match
-from retinue.domain.scope import Globs, Scope
+from retinue.domain.glob import first_match
+from retinue.domain.scope import Scope
 
 _GLOB = frozenset("*?[")
 
@@ -58,9 +57,11 @@ def may_hold(scope: Scope, real: str) -> bool:
 
 
 def is_denied(scope: Scope, real: str) -> bool:
-    """The same answer as the scope's own two lists give, by one expression: a walk asks this of every name."""
-    hard = _any_of(scope.closed + scope.deny)
-    return any(hard.match(form) for form in forms(real))
+    return any(
+        first_match(globs, form, ignore_case=True)
+        for form in forms(real)
+        for globs in (scope.closed, scope.deny)
+    )
 
 
 def is_readable(scope: Scope, real: str) -> bool:
@@ -72,14 +73,6 @@ def forms(real: str) -> tuple[str, ...]:
     if real.isascii():
         return (real,)
     return (real, unicodedata.normalize("NFC", real), unicodedata.normalize("NFD", real))
-
-
-@lru_cache(maxsize=256)
-def _any_of(patterns: Globs) -> re.Pattern[str]:
-    if not patterns:
-        return re.compile(r"(?!)")
-    each = (f"(?:{compiled(pattern, ignore_case=True).pattern})" for pattern in patterns)
-    return re.compile("|".join(each), re.DOTALL | re.IGNORECASE)
 
 
 def _meets(found: Reach, parts: tuple[str, ...]) -> bool:
