@@ -1,0 +1,440 @@
+"""A conversation held open: what is acknowledged stays, what a person does to the file counts."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.workspace import Workspace
+from retinue.errors import Failed, Held, Unreadable
+from retinue.ports import NewSession
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+PROMPT = Said(id="u1", by="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")
+REPLY = Said(id="a1", by="agent", text="I look.", calls=1, run="r1")
+CALL = Called(id="c1", tool="grep", args='{"pattern": "cron"}', run="r1")
+RESULT = Returned(of="c1", text="src/cron.py:1", ms=12, run="r1")
+ANSWER = Said(id="a2", by="agent", text="It is there.", run="r1")
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
+    found = FileStore(tmp_path / "sessions", fixed_chance())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+async def session(store: FileStore) -> Session:
+    return await store.create(
+        NewSession(
+            agent="general",
+            preset="---\nname: general\n---\nYou help.\n",
+            preset_hash="h",
+            workspace=Workspace(root="/w"),
+        )
+    )
+
+
+def file_of(session: Session) -> Path:
+    return Path(session.path) / "session.md"
+
+
+def texts(entries: list[Entry]) -> list[str]:
+    return [each.args if isinstance(each, Called) else each.text for each in entries]
+
+
+def saved_by_rename(path: Path, text: str) -> None:
+    """As most editors save: a new file takes the old one's name."""
+    other = path.with_name("4913~")
+    other.write_text(text)
+    other.replace(path)
+
+
+async def test_the_prompt_is_in_the_file_before_anything_else_happens(store: FileStore, session: Session):
+    """Shows: A030, A039."""
+    assert file_of(session).stat().st_size == 0
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        text = file_of(session).read_text()
+    assert text.startswith(
+        f"<!-- retinue 1 session={session.slug} id={session.id} branch=main -->\n\n<!-- user id=u1"
+    )
+    assert text.endswith("\nFind it.\n\n")
+
+
+async def test_everything_said_called_and_returned_is_in_the_file_in_order(
+    store: FileStore, session: Session
+):
+    """Shows: A049, A058, A060."""
+    async with store.open(session) as conversation:
+        for step in ((PROMPT,), (REPLY, CALL), (RESULT,), (ANSWER,)):
+            await conversation.append(*step)
+            assert (await store.entries(session))[0] == conversation.entries
+        await conversation.rest()
+    async with store.open(session) as conversation:
+        assert conversation.entries == [PROMPT, REPLY, CALL, RESULT, ANSWER]
+        assert conversation.typed() == ""
+        assert conversation.torn is None
+
+
+async def test_an_entry_already_there_is_not_added_again(store: FileStore, session: Session):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT, REPLY, CALL)
+        before = file_of(session).read_bytes()
+        await conversation.append(PROMPT)
+        await conversation.append(CALL, REPLY)
+        assert file_of(session).read_bytes() == before
+        await conversation.append(RESULT)
+        await conversation.append(RESULT)
+    async with store.open(session) as conversation:
+        await conversation.append(RESULT)
+        assert conversation.entries == [PROMPT, REPLY, CALL, RESULT]
+
+
+async def test_many_tasks_append_to_one_conversation_at_once(store: FileStore, session: Session):
+    async with store.open(session) as conversation:
+        notices = [Notice(id=f"n{count}", kind="x", text=f"{count}") for count in range(40)]
+        await asyncio.gather(*(conversation.append(each) for each in notices))
+        assert sorted(conversation.entries, key=lambda each: each.id) == sorted(
+            notices, key=lambda each: each.id
+        )
+    entries, problems = await store.entries(session)
+    assert len(entries) == 40
+    assert problems == []
+
+
+async def test_an_idle_conversation_ends_with_one_open_line_and_goes_on_in_its_place(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as conversation:
+        await conversation.rest()
+        assert file_of(session).stat().st_size == 0
+        await conversation.append(PROMPT)
+        await conversation.rest()
+        await conversation.rest()
+        assert file_of(session).read_text().count("<!-- user") == 2
+        await conversation.append(ANSWER)
+        assert file_of(session).read_text().count("<!-- user") == 1
+        await conversation.rest()
+    async with store.open(session) as conversation:
+        await conversation.append(Notice(id="n", kind="x", text="news"))
+        await conversation.rest()
+    assert file_of(session).read_text().count("<!-- user") == 2
+    assert texts((await store.entries(session))[0]) == ["Find it.", "It is there.", "news"]
+
+
+async def test_what_a_person_types_becomes_the_next_entry_and_is_not_written_twice(
+    store: FileStore, session: Session
+):
+    """Shows: A061, A040."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT, ANSWER)
+        await conversation.rest()
+    with file_of(session).open("a") as file:
+        file.write("And the tests?\n")
+    typed = file_of(session).read_bytes()
+    async with store.open(session) as conversation:
+        assert conversation.entries == [PROMPT, ANSWER]
+        assert conversation.typed() == "And the tests?"
+        await conversation.take_typed(Said(id="new", by="user", text=conversation.typed(), run="r2"))
+        assert conversation.typed() == ""
+        taken = conversation.entries[-1]
+        assert file_of(session).read_bytes() == typed
+        assert f"<!-- user id={taken.id} -->" in typed.decode()
+        await conversation.append(Said(id="a3", by="agent", text="None."))
+        assert file_of(session).read_bytes().startswith(typed)
+        await conversation.rest()
+    async with store.open(session) as conversation:
+        assert texts(conversation.entries) == ["Find it.", "It is there.", "And the tests?", "None."]
+        assert conversation.entries[2].id == taken.id
+
+
+async def test_taking_what_was_typed_when_nothing_is_there_adds_the_entry(store: FileStore, session: Session):
+    async with store.open(session) as conversation:
+        await conversation.take_typed(PROMPT)
+        assert conversation.entries == [PROMPT]
+    assert (await store.entries(session))[0] == [PROMPT]
+
+
+async def test_words_typed_into_a_new_sessions_empty_file_are_taken(store: FileStore, session: Session):
+    file_of(session).write_text("Just do it.\n")
+    async with store.open(session) as conversation:
+        assert conversation.typed() == "Just do it."
+        await conversation.take_typed(Said(id="x", by="user", text="Just do it."))
+        await conversation.append(ANSWER)
+    async with store.open(session) as conversation:
+        assert texts(conversation.entries) == ["Just do it.", "It is there."]
+
+
+async def test_a_taken_prompt_that_nobody_answered_is_an_entry_after_the_run_rests(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        await conversation.rest()
+    with file_of(session).open("a") as file:
+        file.write("More")
+    async with store.open(session) as conversation:
+        await conversation.take_typed(Said(id="x", by="user", text=conversation.typed()))
+        await conversation.rest()
+    async with store.open(session) as conversation:
+        assert texts(conversation.entries) == ["Find it.", "More"]
+        assert conversation.typed() == ""
+
+
+async def test_words_typed_while_a_run_goes_on_are_never_touched(store: FileStore, session: Session):
+    """Shows: P14."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        await conversation.rest()
+        with file_of(session).open("a") as file:
+            file.write("Wait, also the docs")
+        await conversation.append(ANSWER)
+        assert texts(conversation.entries) == ["Find it.", "Wait, also the docs", "It is there."]
+    async with store.open(session) as conversation:
+        assert texts(conversation.entries) == ["Find it.", "Wait, also the docs", "It is there."]
+
+
+async def test_an_edit_in_place_during_a_run_is_the_conversation(store: FileStore, session: Session):
+    """Shows: P14, A040."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        conversation.memo["encoded"] = 1
+        assert await conversation.refresh() is False
+        assert conversation.memo == {"encoded": 1}
+        file_of(session).write_text(file_of(session).read_text().replace("Find it.", "Find them all."))
+        assert await conversation.refresh() is True
+        assert conversation.memo == {}
+        assert texts(conversation.entries) == ["Find them all."]
+        await conversation.append(ANSWER)
+    assert texts((await store.entries(session))[0]) == ["Find them all.", "It is there."]
+
+
+async def test_an_edit_saved_by_rename_is_found_by_the_next_append(store: FileStore, session: Session):
+    """Shows: P14."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        saved_by_rename(file_of(session), file_of(session).read_text().replace("Find it.", "Find them all."))
+        await conversation.append(ANSWER)
+        assert texts(conversation.entries) == ["Find them all.", "It is there."]
+    assert texts((await store.entries(session))[0]) == ["Find them all.", "It is there."]
+
+
+async def test_a_save_that_drops_what_the_run_added_gets_it_back(store: FileStore, session: Session):
+    """Shows: P14."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        stale = file_of(session).read_text()
+        await conversation.append(REPLY, CALL)
+        await conversation.append(RESULT)
+        saved_by_rename(file_of(session), stale + "<!-- a note of mine -->\n")
+        await conversation.append(ANSWER)
+        assert [each.id for each in conversation.entries] == ["u1", "a1", "c1", "c1", "a2"]
+    assert "<!-- a note of mine -->" in file_of(session).read_text()
+    assert [each.id for each in (await store.entries(session))[0]] == ["u1", "a1", "c1", "c1", "a2"]
+
+
+async def test_a_dropped_entry_comes_back_by_refresh_alone(store: FileStore, session: Session):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        stale = file_of(session).read_text()
+        await conversation.append(ANSWER)
+        file_of(session).write_text(stale)
+        await conversation.refresh()
+        assert conversation.entries == [PROMPT, ANSWER]
+    assert (await store.entries(session))[0] == [PROMPT, ANSWER]
+
+
+async def test_between_runs_a_deletion_is_a_deletion(store: FileStore, session: Session):
+    """Shows: A062."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        first = file_of(session).read_text()
+        await conversation.append(ANSWER)
+        await conversation.rest()
+        file_of(session).write_text(first)
+        assert await conversation.refresh() is True
+        assert conversation.entries == [PROMPT]
+    async with store.open(session) as conversation:
+        assert conversation.entries == [PROMPT]
+
+
+async def test_an_editor_that_strips_the_blank_line_at_the_end_changes_nothing(
+    store: FileStore, session: Session
+):
+    body = Said(id="a9", by="agent", text="ends with a newline\n")
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT, body)
+        for stripped in (b"\n", b"\n\n", b""):
+            file_of(session).write_bytes(file_of(session).read_bytes().rstrip(b"\n") + b"\n" + stripped)
+            await conversation.append(Notice(id=f"n{len(stripped)}", kind="x", text="on"))
+    entries, problems = await store.entries(session)
+    assert [each.id for each in entries] == ["u1", "a9", "n1", "n2", "n0"]
+    assert problems == []
+
+
+async def test_a_broken_marker_is_an_error_with_its_line_and_the_file_is_left_alone(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT, ANSWER)
+    broken = file_of(session).read_text().replace("<!-- agent id", "<!-- agent my id")
+    file_of(session).write_text(broken)
+    with pytest.raises(Unreadable, match=r"session\.md:6: "):
+        async with store.open(session):
+            pass
+    assert file_of(session).read_text() == broken
+    entries, problems = await store.entries(session)
+    assert entries == [PROMPT]
+    assert "session.md:6" in problems[0]
+
+
+async def test_a_torn_tail_is_cut_aside_and_nothing_acknowledged_is_lost(store: FileStore, session: Session):
+    """Shows: P03."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        good = file_of(session).read_bytes()
+        await conversation.append(REPLY, CALL)
+        whole = file_of(session).read_bytes()
+    for number, cut in enumerate(range(len(good) + 1, len(whole), 7)):
+        file_of(session).write_bytes(whole[:cut])
+        entries, problems = await store.entries(session)
+        assert entries == [PROMPT]
+        assert "torn tail" in problems[0]
+        assert file_of(session).read_bytes() == whole[:cut]
+        async with store.open(session) as conversation:
+            assert conversation.entries == [PROMPT]
+            assert conversation.torn is not None
+            assert Path(conversation.torn).read_bytes() == whole[len(good) : cut]
+        assert file_of(session).read_bytes() == good
+        assert len(list(file_of(session).parent.glob("session.md.torn-*"))) == number + 1
+
+
+async def test_a_conversation_goes_on_after_a_torn_tail(store: FileStore, session: Session):
+    """Shows: P03."""
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+    with file_of(session).open("ab") as file:
+        file.write(b"<!-- agent id=a2 n=12")
+    async with store.open(session) as conversation:
+        assert conversation.torn is not None
+        await conversation.append(ANSWER)
+    assert (await store.entries(session)) == ([PROMPT, ANSWER], [])
+
+
+async def test_thoughts_are_kept_beside_the_file_and_come_back_unchanged(store: FileStore, session: Session):
+    blocks = ('{"type":"thinking","signature":"é\\u2028"}', "\ud800")
+    thinking = Said(id="a1", by="agent", text="Done.", thoughts=blocks)
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT, thinking)
+    assert "thinking" not in file_of(session).read_text()
+    assert "thoughts=1" in file_of(session).read_text()
+    with (Path(session.path) / "thoughts.jsonl").open("a") as file:
+        file.write('{"id": "half')
+    async with store.open(session) as conversation:
+        assert conversation.entries == [PROMPT, thinking]
+        await conversation.append(Said(id="a2", by="agent", text="More.", thoughts=("[]",)))
+    async with store.open(session) as conversation:
+        assert [each.thoughts for each in conversation.entries if isinstance(each, Said)] == [
+            (),
+            blocks,
+            ("[]",),
+        ]
+        (Path(session.path) / "thoughts.jsonl").unlink()
+    async with store.open(session) as conversation:
+        assert texts(conversation.entries) == ["Find it.", "Done.", "More."]
+
+
+async def test_the_tool_log_takes_headings_and_nothing_depends_on_it(store: FileStore, session: Session):
+    """Shows: A018."""
+    sly = Returned(of="c2", text="* a heading\n#+end_example\n  ,* more\n\ud800", ok=False, ms=3)
+    async with store.open(session) as conversation:
+        await conversation.log_tool(CALL, RESULT)
+        await conversation.log_tool(Called(id="c2", tool="read", args="{}"), sly)
+    lines = (Path(session.path) / "tools.org").read_text().splitlines()
+    assert [line for line in lines if line.startswith("*")] == ["* grep c1", "* read c2"]
+    assert [line for line in lines if line.startswith(":OUTCOME:")] == [":OUTCOME: ok", ":OUTCOME: failed"]
+    assert lines.count("#+end_example") == 2
+    assert '{"pattern": "cron"}' in lines
+    assert {",* a heading", ",#+end_example", "  ,,* more", "\\ud800"} <= set(lines)
+
+
+async def test_a_second_opener_is_told_who_has_the_session(store: FileStore, session: Session):
+    """Shows: P19."""
+    async with store.open(session):
+        with pytest.raises(
+            Held, match=rf"open in PID {os.getpid()} on host .+ since .+; end that process or wait"
+        ):
+            async with store.open(session):
+                pass
+    async with store.open(session) as conversation:
+        assert conversation.entries == []
+
+
+async def test_a_stale_lock_text_of_a_living_process_blocks_nobody(store: FileStore, session: Session):
+    """Shows: P20."""
+    (Path(session.path) / ".lock").write_text("PID 1 on host elsewhere since 1999\nboot x\n")
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+
+
+async def test_a_closed_conversation_refuses_to_write(store: FileStore, session: Session):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+    with pytest.raises(Failed, match="not open any more"):
+        await conversation.append(ANSWER)
+    assert await conversation.refresh() is False
+
+
+async def test_an_opening_that_was_cancelled_gives_the_lock_back(store: FileStore, session: Session):
+    opening = asyncio.create_task(store.open(session).__aenter__())
+    await asyncio.sleep(0)
+    opening.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await opening
+    for _ in range(200):
+        try:
+            async with store.open(session) as conversation:
+                assert conversation.entries == []
+                return
+        except Held:
+            await asyncio.sleep(0.01)
+    pytest.fail("the lock was never given back")
+
+
+async def test_a_folder_moved_while_open_is_still_written_to(
+    store: FileStore, session: Session, tmp_path: Path
+):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        Path(session.path).rename(tmp_path / "elsewhere")
+        await conversation.append(ANSWER)
+    assert "It is there." in (tmp_path / "elsewhere" / "session.md").read_text()
+
+
+async def test_a_file_removed_for_good_is_an_error_that_says_so(store: FileStore, session: Session):
+    async with store.open(session) as conversation:
+        await conversation.append(PROMPT)
+        file_of(session).unlink()
+        with pytest.raises(Failed, match="is gone"):
+            await conversation.append(ANSWER)
+
+
+async def test_adding_an_entry_writes_only_that_entry_however_long_the_session_is(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as conversation:
+        await conversation.append(
+            *(Notice(id=f"n{count}", kind="x", text="y" * 100) for count in range(5000))
+        )
+        before = file_of(session).stat()
+        await conversation.append(PROMPT)
+        after = file_of(session).stat()
+        assert after.st_ino == before.st_ino
+        assert after.st_size - before.st_size < 200

@@ -1,0 +1,533 @@
+"""Session folders: complete or absent, recognised by what is in them, listed and found by any of their names."""
+
+import asyncio
+import json
+import os
+import time
+from collections.abc import AsyncGenerator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.agent import Agent, preset_hash
+from retinue.domain.session import Session
+from retinue.domain.transcript import Said
+from retinue.domain.workspace import Isolation, Workspace
+from retinue.errors import BadDefinition, Failed, Held, NoRoom, NotFound, Usage
+from retinue.ports import NewSession
+from retinue.store import strict_yaml
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+PRESET = '---\nname: explorer\ntools: [read]\npaths:\n  read:\n    - "/w/**"\n---\nYou explore.\n'
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
+    found = FileStore(tmp_path / "sessions", fixed_chance())
+    yield found
+    found.close()
+
+
+def new(agent: str = "general", **facts: Any) -> NewSession:
+    return NewSession(
+        agent=agent, preset=PRESET, preset_hash=preset_hash(PRESET), workspace=Workspace(root="/w"), **facts
+    )
+
+
+async def say(store: FileStore, session: Session, text: str) -> None:
+    async with store.open(session) as conversation:
+        await conversation.append(Said(id=f"id-{text}", by="user", text=text))
+
+
+def plan_of(session: Session) -> dict[str, str]:
+    path = Path(session.path) / "scope-plan.yml"
+    return strict_yaml.load(path.read_text(), str(path))
+
+
+def modes(top: Path) -> set[tuple[str, str]]:
+    return {("d" if path.is_dir() else "f", oct(path.stat().st_mode & 0o777)) for path in top.rglob("*")}
+
+
+async def test_a_top_level_session_is_a_folder_with_a_main_branch_and_a_link(
+    store: FileStore, tmp_path: Path
+):
+    """Shows: A073, A074, A075."""
+    session = await store.create(new())
+    top = tmp_path / "sessions" / "general-20261115184207"
+    assert sorted(str(path.relative_to(top)) for path in top.rglob("*")) == [
+        "branches",
+        "branches/main",
+        "branches/main/preset.md",
+        "branches/main/scope-plan.yml",
+        "branches/main/session.json",
+        "branches/main/session.md",
+        "branches/main/tools.org",
+        "current",
+    ]
+    assert (top / "current").readlink() == Path("branches/main")
+    assert session.path == str(top / "branches" / "main")
+    assert modes(top) == {("d", "0o700"), ("f", "0o600")}
+    assert (await store.sessions()) == [session]
+
+
+async def test_an_agents_folder_stands_in_its_parents_branch_and_has_one_timeline(store: FileStore):
+    """Shows: A017, A018, A019, A020, A021, A022, A030."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent, description="Find Module!"))
+    assert child.slug == "explorer-20261115184207-find-module-"
+    assert child.path == f"{parent.path}/agents/{child.slug}"
+    assert sorted(path.name for path in Path(child.path).iterdir()) == [
+        "preset.md",
+        "scope-plan.yml",
+        "session.json",
+        "session.md",
+        "tools.org",
+    ]
+    assert (Path(child.path) / "session.md").stat().st_size == 0
+    assert (Path(child.path) / "preset.md").read_text() == PRESET
+    assert (child.type, child.parent, child.parent_slug, child.depth) == ("agent", parent.id, parent.slug, 1)
+    assert child.key == f"{child.slug}/main"
+
+
+async def test_the_plan_of_an_agent_holds_exactly_seven_keys_and_of_a_session_six(store: FileStore):
+    """Shows: A028, A029, A084."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent, description="x"))
+    assert plan_of(child) == {
+        "version": "3.0",
+        "session_id": child.slug,
+        "created": "2026-11-15T18:42:07Z",
+        "updated": "2026-11-15T18:42:07Z",
+        "type": "agent",
+        "parent_session_id": parent.slug,
+        "preset": "explorer",
+    }
+    assert sorted(plan_of(parent)) == ["created", "preset", "session_id", "type", "updated", "version"]
+    assert plan_of(parent)["type"] == "branch"
+
+
+async def test_two_agents_of_one_name_in_one_second_get_two_folders(store: FileStore):
+    """Shows: A022."""
+    parent = await store.create(new())
+    children = await asyncio.gather(
+        *(store.create(new("explorer", parent=parent, description="same")) for _ in range(5))
+    )
+    base = "explorer-20261115184207-same"
+    assert sorted(each.slug for each in children) == [
+        base,
+        f"{base}-2",
+        f"{base}-3",
+        f"{base}-4",
+        f"{base}-5",
+    ]
+    for child in children:
+        assert plan_of(child)["session_id"] == child.slug
+        assert (await store.find(child.id)).slug == child.slug
+
+
+async def test_a_session_without_an_agent_is_refused(store: FileStore, tmp_path: Path):
+    """Shows: C012."""
+    with pytest.raises(Usage, match="needs an agent"):
+        await store.create(new(""))
+    assert list((tmp_path / "sessions").iterdir()) == []
+
+
+async def test_a_folder_that_cannot_be_finished_is_not_there_at_all(store: FileStore):
+    """Shows: P07, P32."""
+    parent = await store.create(new())
+    with pytest.raises(Usage, match="cannot be stored"):
+        await store.create(new("explorer", parent=parent, attributes={"x": object()}))
+    assert list((Path(parent.path) / "agents").iterdir()) == []
+    (Path(parent.path) / "agents").rmdir()
+    (Path(parent.path) / "agents").write_text("in the way")
+    with pytest.raises(NoRoom, match="agents: Not a directory"):
+        await store.create(new("explorer", parent=parent))
+    with pytest.raises(NotFound, match="parent session is gone"):
+        await store.create(new("explorer", parent=await _lost(store)))
+
+
+async def _lost(store: FileStore) -> Session:
+    session = await store.create(new())
+    Path(session.path).rename(f"{session.path}-lost")
+    return session
+
+
+async def test_what_a_crash_left_half_built_is_not_listed_and_swept_after_an_hour(store: FileStore):
+    """Shows: P32."""
+    parent = await store.create(new())
+    old, young = (Path(parent.path) / "agents" / f".new-{name}" for name in ("old", "young"))
+    for half in (old, young):
+        half.mkdir(parents=True)
+        (half / "session.md").touch()
+    os.utime(old, (time.time() - 4000, time.time() - 4000))
+    assert await store.sessions() == [await store.find(parent.id)]
+    assert await store.sweep() == [str(old)]
+    assert young.exists()
+
+
+async def test_a_list_skips_decoys_and_finds_agents_of_agents_in_every_branch(
+    store: FileStore, tmp_path: Path
+):
+    """Shows: A078."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent, description="a"))
+    grandchild = await store.create(new("explorer", parent=child, description="b"))
+    root = tmp_path / "sessions"
+    (root / ".hidden" / "branches" / "main").mkdir(parents=True)
+    (root / ".hidden" / "branches" / "main" / "session.md").touch()
+    (root / "no-branches").mkdir()
+    (root / "no-branches" / "session.md").touch()
+    (root / "empty" / "branches" / "main").mkdir(parents=True)
+    (root / "a-file").touch()
+    (root / "link").symlink_to(Path(parent.path).parent.parent)
+    listed = await store.sessions()
+    assert {each.id for each in listed} == {parent.id, child.id, grandchild.id}
+    assert [each.id for each in await store.sessions(children=False)] == [parent.id]
+    assert {each.id for each in await store.sessions(agent="explorer")} == {child.id, grandchild.id}
+    assert grandchild.depth == 2
+
+
+async def test_the_most_recently_said_comes_first_whatever_is_pinned(store: FileStore):
+    """Shows: C015, C017, C018, C019."""
+    older, newer = await store.create(new()), await store.create(new())
+    await say(store, newer, "one")
+    await say(store, older, "two")
+    assert [each.id for each in await store.sessions()] == [older.id, newer.id]
+    before = (await store.find(newer.id)).updated_at
+    pinned = await store.change(newer, pinned_at=datetime(2026, 1, 1, tzinfo=UTC))
+    assert pinned.pinned_at == datetime(2026, 1, 1, tzinfo=UTC)
+    assert pinned.updated_at > before
+    assert [each.id for each in await store.sessions()] == [newer.id, older.id]
+
+
+async def test_an_old_record_of_a_pinned_session_stays_pinned(store: FileStore):
+    """Shows: C020."""
+    session = await store.create(new())
+    path = Path(session.path) / "session.json"
+    record = json.loads(path.read_text())
+    del record["pinned_at"]
+    path.write_text(json.dumps(record | {"pinned": True, "from_the_future": 1}))
+    assert (await store.find(session.id)).pinned_at == session.created_at
+
+
+async def test_facts_are_changed_whole_and_identity_never(store: FileStore):
+    """Shows: A076, C011, C013, C023, P04."""
+    session = await store.create(new())
+    renamed = await store.change(session, name="My work", attributes={"panel": {"open": True}})
+    assert (renamed.id, renamed.slug, renamed.path) == (session.id, session.slug, session.path)
+    assert (renamed.name, renamed.attributes) == ("My work", {"panel": {"open": True}})
+    assert await store.find("my WORK") == renamed
+    assert [path.name for path in Path(session.path).iterdir() if path.name.startswith(".")] == []
+    with pytest.raises(Usage, match="slug cannot be changed"):
+        await store.change(session, slug="other")
+    other = await store.create(new())
+    with pytest.raises(Usage, match=r'^Session name "my work" is already in use$'):
+        await store.change(other, name="my work")
+    with pytest.raises(Usage, match="already in use"):
+        await store.create(new(name="MY WORK"))
+    assert (await store.change(session, name="My Work")).name == "My Work"
+    assert (await store.change(session, name=None)).name is None
+
+
+async def test_another_process_sees_every_fact(store: FileStore, tmp_path: Path):
+    """Shows: A077."""
+    workspace = Workspace(root="/w", isolation=Isolation.SANDBOX, writable=False, label="x")
+    made = await store.create(
+        NewSession(
+            agent="general",
+            preset=PRESET,
+            preset_hash="h",
+            workspace=workspace,
+            name="N",
+            aliases=("agent:general:subagent:1",),
+            ceiling={"tools": ["read"]},
+            attributes={"a": 1},
+        )
+    )
+    elsewhere = FileStore(tmp_path / "sessions", fixed_chance(seed=1))
+    assert await elsewhere.find("agent:general:subagent:1") == made
+    assert await elsewhere.sessions() == [made]
+    elsewhere.close()
+
+
+async def test_a_hand_edit_of_the_plan_counts_at_once(store: FileStore):
+    """Shows: A057, A077."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent))
+    path = Path(child.path) / "scope-plan.yml"
+    path.write_text(
+        "created: 2020-02-02T02:02:02Z\ntype: agent # by hand\nparent_session_id: someone\npreset: scout\n"
+    )
+    changed = await store.find(child.id)
+    assert changed.created_at == datetime(2020, 2, 2, 2, 2, 2, tzinfo=UTC)
+    assert (changed.type, changed.parent_slug, changed.agent) == ("agent", "someone", "scout")
+
+
+async def test_the_old_key_agent_type_is_accepted(store: FileStore):
+    """Shows: A079."""
+    session = await store.create(new())
+    path = Path(session.path) / "scope-plan.yml"
+    path.write_text(path.read_text().replace("preset:", "agent_type:").replace('"general"', '"scout"'))
+    assert (await store.find(session.id)).agent == "scout"
+
+
+@pytest.mark.parametrize("text", ["", "version: [", "- a\n- b\n", "\x00", "type: whatever\n"])
+async def test_a_damaged_plan_is_reported_and_the_list_goes_on(store: FileStore, text: str):
+    """Shows: P13."""
+    session = await store.create(new())
+    (Path(session.path) / "scope-plan.yml").write_text(text)
+    [found] = await store.sessions()
+    assert (found.id, found.agent, found.type) == (session.id, "general", "branch")
+    assert any("scope-plan.yml" in each or "whatever" in each for each in await store.problems(found))
+
+
+async def test_a_lost_or_damaged_session_json_leaves_the_identity_of_the_head_line(store: FileStore):
+    """Shows: L001."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent, description="x"))
+    await say(store, child, "hello")
+    for damage in (b"{", None):
+        facts = Path(child.path) / "session.json"
+        facts.unlink() if damage is None else facts.write_bytes(damage)
+        found = await store.find(child.path)
+        assert (found.id, found.slug, found.parent_slug, found.type) == (
+            child.id,
+            child.slug,
+            parent.slug,
+            "agent",
+        )
+        assert found.workspace.writable is False
+        assert any("session.json" in each for each in await store.problems(found))
+
+
+async def test_a_moved_agent_is_still_that_agent(store: FileStore, tmp_path: Path):
+    """Shows: L001, A061."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent, description="x"))
+    await say(store, child, "hello")
+    Path(child.path).rename(tmp_path / "moved")
+    for ref in (tmp_path / "moved", tmp_path / "moved" / "session.md"):
+        found = await store.find(str(ref))
+        assert (found.id, found.slug, found.parent, found.type) == (child.id, child.slug, parent.id, "agent")
+        assert found.workspace == child.workspace
+        await say(store, found, f"at {ref.name}")
+    assert len((await store.entries(found))[0]) == 3
+
+
+async def test_a_folder_made_by_hand_is_named_after_itself(store: FileStore, tmp_path: Path):
+    """Shows: L001."""
+    made = tmp_path / "my-agent-20260101120000"
+    made.mkdir()
+    (made / "session.md").touch()
+    (made / "preset.md").write_text("---\n---\nYou help.\n")
+    found = await store.find(str(made))
+    assert (found.slug, found.agent, found.branch) == ("my-agent-20260101120000", "my-agent", "main")
+    assert found.created_at == datetime(2026, 1, 1, 12, tzinfo=UTC)
+    assert found.id == (await store.find(str(made))).id
+    assert (await store.preset(found))[0].name == "my-agent"
+
+
+async def test_a_session_is_found_by_every_name_it_has(store: FileStore):
+    """Shows: A059, A021."""
+    parent = await store.create(new(aliases=("cron:nightly",), name="Night"))
+    child = await store.create(new("explorer", parent=parent, description="find module"))
+    top = str(Path(parent.path).parent.parent)
+    for ref in (
+        parent.id,
+        parent.slug,
+        f"{parent.slug}/main",
+        "cron:nightly",
+        "night",
+        parent.path,
+        f"{parent.path}/session.md",
+        top,
+        "gener",
+        "cron:n",
+    ):
+        assert (await store.find(ref)).id == parent.id, ref
+    for ref in (
+        child.id,
+        child.slug,
+        f"{child.slug}/main",
+        child.path,
+        f"{child.path}/session.md",
+        "explorer-2",
+    ):
+        assert (await store.find(ref)).id == child.id, ref
+
+
+async def test_an_ambiguous_prefix_lists_the_candidates_and_an_unknown_name_the_nearest(store: FileStore):
+    first, second = await store.create(new()), await store.create(new())
+    with pytest.raises(Usage, match="could be 2 sessions") as caught:
+        await store.find("gener")
+    assert first.id in str(caught.value)
+    assert second.id in str(caught.value)
+    with pytest.raises(NotFound, match=f"nearest is '{first.slug}'"):
+        await store.find(f"{first.slug[:-1]}9x")
+    with pytest.raises(NotFound, match="There is no session 'nobody'"):
+        await store.find("nobody")
+    with pytest.raises(NotFound, match="no file or folder"):
+        await store.find("/nowhere/at/all")
+    with pytest.raises(Usage, match="Name a session"):
+        await store.find(" ")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "# Notes\n",
+        "Look:\n<!-- retinue 1 session=x id=y branch=main -->\n",
+        "> <!-- retinue 1 session=x -->\n",
+        " <!-- retinue 1 session=x -->\n",
+        "<!-- retinue 1 session= -->\n",
+        "<!-- retinue 9 session=x -->\n",
+        "",
+    ],
+)
+async def test_a_file_that_is_no_session_is_refused_without_a_trace(
+    store: FileStore, tmp_path: Path, text: str
+):
+    """Shows: A081, L002."""
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    for name in ("session.md", "notes.md"):
+        (folder / name).write_text(text)
+        with pytest.raises(Usage, match="is not a session"):
+            await store.find(str(folder / name))
+    with pytest.raises(Usage, match="is not a session's folder"):
+        await store.find(str(folder))
+    assert sorted(path.name for path in folder.iterdir()) == ["notes.md", "session.md"]
+    assert (folder / "session.md").read_text() == text
+    assert await store.sessions() == []
+
+
+async def test_the_snippet_is_the_start_of_the_last_words_however_long_the_file(store: FileStore):
+    """Shows: C014, P31."""
+    session = await store.create(new())
+    assert session.last_snippet == ""
+    await say(store, session, "first " * 40_000)
+    await say(store, session, "The last\nwords of it")
+    found = await store.find(session.id)
+    assert found.last_snippet == "The last words of it"
+    async with store.open(found) as conversation:
+        await conversation.rest()
+    with (Path(session.path) / "session.md").open("a") as file:
+        file.write("not yet said")
+    assert (await store.find(session.id)).last_snippet == "The last words of it"
+
+
+async def test_clear_puts_the_history_aside_and_keeps_who_it_is(store: FileStore):
+    """Shows: C021, C014."""
+    session = await store.create(new(name="Kept"))
+    await say(store, session, "secret")
+    async with store.open(session):
+        with pytest.raises(Held):
+            await store.clear(session)
+    cleared = await store.clear(session)
+    assert (cleared.id, cleared.name, cleared.agent) == (session.id, "Kept", "general")
+    assert cleared.last_snippet == ""
+    assert (Path(session.path) / "session.md").stat().st_size == 0
+    assert await store.entries(cleared) == ([], [])
+    [aside] = Path(session.path).glob("session.md.cleared-*")
+    assert "secret" in aside.read_text()
+    await say(store, cleared, "anew")
+    assert [each.id for each in (await store.entries(cleared))[0]] == ["id-anew"]
+
+
+async def test_a_deleted_session_is_neither_listed_nor_found(store: FileStore, tmp_path: Path):
+    """Shows: C022, C016."""
+    parent = await store.create(new())
+    child = await store.create(new("explorer", parent=parent, description="x"))
+    async with store.open(child):
+        with pytest.raises(Held):
+            await store.delete(parent)
+    await store.delete(child)
+    assert [each.id for each in await store.sessions()] == [parent.id]
+    await store.delete(parent)
+    assert await store.sessions() == []
+    for ref in (parent.id, parent.slug, child.id, child.slug, parent.slug[:6]):
+        with pytest.raises(NotFound):
+            await store.find(ref)
+    [gone] = (tmp_path / "sessions").iterdir()
+    assert gone.name == f"{parent.slug}.deleted.20261115184207"
+
+
+async def test_deleted_sessions_are_swept_after_a_month(store: FileStore, tmp_path: Path):
+    old = tmp_path / "sessions" / "x-20260101000000.deleted.20260102000000"
+    (old / "branches").mkdir(parents=True)
+    fresh = await store.delete(await store.create(new()))
+    assert await store.sweep() == [str(old)]
+    assert Path(fresh).is_dir()
+
+
+async def test_the_preset_is_the_sessions_own_file(store: FileStore):
+    """Shows: A023, A038."""
+    session = await store.create(new("explorer"))
+    agent, found = await store.preset(session)
+    assert (agent.name, agent.prompt, agent.tool_allow) == ("explorer", "You explore.", ("read",))
+    assert found == session.preset_hash
+    path = Path(session.path) / "preset.md"
+    path.write_text(PRESET.replace("You explore.", "You rest."))
+    agent, found = await store.preset(session)
+    assert agent.prompt == "You rest."
+    assert found != session.preset_hash
+
+
+@pytest.mark.parametrize(
+    "damage", [None, b"---\nname: x\n", b"\xff\xfe", b"---\nunknown_key: 1\n---\n", b"---\na: [\n---\n"]
+)
+async def test_a_missing_or_broken_preset_is_an_error_that_names_the_folder(
+    store: FileStore, damage: bytes | None
+):
+    """Shows: A038, P13."""
+    session = await store.create(new("explorer"))
+    path = Path(session.path) / "preset.md"
+    path.unlink() if damage is None else path.write_bytes(damage)
+    with pytest.raises(Failed, match=f"^Failed to load preset from {session.path}: .+"):
+        await store.preset(session)
+
+
+async def test_a_preset_cut_at_any_byte_is_an_error_or_no_wider(store: FileStore):
+    """Shows: P13."""
+    session = await store.create(new("explorer"))
+    whole, _ = await store.preset(session)
+    path = Path(session.path) / "preset.md"
+    data = path.read_bytes()
+    readable = [cut for cut in range(len(data)) if await _same_rights(store, session, data[:cut], whole)]
+    assert readable
+    assert min(readable) >= data.index(b"---\nYou")
+
+
+async def _same_rights(store: FileStore, session: Session, data: bytes, whole: Agent) -> bool:
+    (Path(session.path) / "preset.md").write_bytes(data)
+    try:
+        agent, _ = await store.preset(session)
+    except Failed:
+        return False
+    assert (agent.tool_allow, agent.paths) == (whole.tool_allow, whole.paths)
+    assert whole.prompt.startswith(agent.prompt)
+    return True
+
+
+async def test_only_a_change_of_scope_moves_the_plans_time(store: FileStore):
+    """Shows: A063, A064."""
+    session = await store.create(new("explorer"))
+    plan = Path(session.path) / "scope-plan.yml"
+    before = (plan.stat().st_mtime_ns, plan.read_bytes())
+    await say(store, session, "hello")
+    await store.change(session, name="x")
+    assert (plan.stat().st_mtime_ns, plan.read_bytes()) == before
+    with pytest.raises(BadDefinition):
+        await store.set_preset(session, "---\nunknown_key: 1\n---\n")
+    assert plan.read_bytes() == before[1]
+    later = FileStore(store.root, fixed_chance(datetime(2027, 1, 1, tzinfo=UTC)))
+    await later.set_preset(session, PRESET.replace("/w/**", "/v/**"))
+    later.close()
+    assert plan_of(session)["updated"] == "2027-01-01T00:00:00Z"
+    assert plan_of(session)["created"] == "2026-11-15T18:42:07Z"
+    agent, _ = await store.preset(session)
+    assert agent.paths is not None
+    assert agent.paths.read == ("/v/**",)
