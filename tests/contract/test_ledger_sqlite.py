@@ -115,6 +115,30 @@ async def test_closing_while_the_file_is_being_opened_refuses_what_waits(tmp_pat
         await step
 
 
+class Stop(BaseException):
+    """What no step should catch: as an interrupt from the keyboard is."""
+
+
+async def test_an_interrupt_inside_a_step_undoes_its_batch_tells_all_and_the_ledger_goes_on(tmp_path: Path):
+    seen: list[dict[str, Any]] = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: seen.append(context))
+
+    def stop(tx: Tx) -> None:
+        tx.add_run(a_run("stopped"))
+        raise Stop
+
+    async with open_ledger(tmp_path / "ledger.db") as ledger:
+        await ledger.look(lambda tx: tx.runs())
+        outcomes = await asyncio.gather(
+            ledger.do(lambda tx: tx.add_run(a_run("beside"))), ledger.do(stop), return_exceptions=True
+        )
+        assert [type(outcome) for outcome in outcomes] == [Failed, Failed]
+        await ledger.do(lambda tx: tx.add_run(a_run("after")))
+        assert [run.id for run in await ledger.look(lambda tx: tx.runs())] == ["after"]
+    assert [type(context["exception"]) for context in seen] == [Stop]
+    asyncio.get_running_loop().set_exception_handler(None)
+
+
 async def test_many_steps_at_once_share_few_commits(tmp_path: Path):
     path = tmp_path / "ledger.db"
     async with open_ledger(path) as ledger:
