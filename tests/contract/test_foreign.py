@@ -1,0 +1,275 @@
+"""Definitions from elsewhere: every key gets a verdict, nothing raises, and what is imported is a definition of ours."""
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.agent import Agent
+from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.dialects import Verdict
+from retinue.store.foreign import Checked, check, import_
+
+CLAUDE = """---
+name: Backend Architect
+description: Use this agent when designing APIs. Examples: <example>Context: "new": service</example>
+tools: Read, Write, Bash(git add:*, git status), mcp__github__search, WebSearch
+disallowedTools: Bash(rm *), NotebookEdit
+model: sonnet
+color: blue
+permissionMode: acceptEdits
+maxTurns: 12
+effort: high
+isolation: worktree
+hooks:
+  PreToolUse:
+    - matcher: Bash
+mcpServers: [github]
+memory: project
+zork: {deep: [1, 2]}
+---
+
+You design things.
+"""
+
+
+def one(path: Path) -> Checked:
+    (found,) = check(path)
+    return found
+
+
+def verdicts(checked: Checked) -> dict[str, tuple[str, str]]:
+    return {each.field: (str(each.verdict), each.note) for each in checked.fields}
+
+
+def imported(path: Path, target: Path) -> dict[str, Agent]:
+    names = [each.name for each in import_(path, target) if each.target is not None]
+    catalogue = DefinitionCatalogue(user_dir=target)
+    return {name: catalogue.get(name).agent for name in names}
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    found = tmp_path / "source"
+    found.mkdir()
+    return found
+
+
+def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
+    path = source / "architect.md"
+    path.write_text(CLAUDE)
+    checked = one(path)
+    assert (checked.ok, checked.name, checked.dialect) == (True, "backend-architect", "claude-code")
+    assert checked.mended == ("description",)
+    said = verdicts(checked)
+    assert {key: verdict for key, (verdict, _) in said.items()} == {
+        "name": "mapped",
+        "description": "mapped",
+        "tools": "mapped",
+        "disallowedTools": "mapped",
+        "model": "mapped",
+        "color": "kept",
+        "permissionMode": "refused",
+        "maxTurns": "honoured",
+        "effort": "honoured",
+        "isolation": "mapped",
+        "hooks": "refused",
+        "mcpServers": "refused",
+        "memory": "kept",
+        "zork": "kept",
+    }
+    assert len(checked.fields) == len(said)
+    assert "left out: Bash(git add:*, git status)" in said["tools"][1]
+    assert "naming no built-in tool: mcp__github__search, WebSearch" in said["tools"][1]
+    assert "denied as a whole: Bash(rm *)" in said["disallowedTools"][1]
+
+
+def test_an_imported_definition_is_ours_and_keeps_what_it_can(source: Path, tmp_path: Path):
+    """Shows: D08."""
+    (source / "architect.md").write_text(CLAUDE)
+    (agent,) = imported(source, tmp_path / "agents").values()
+    assert (agent.name, agent.display_name, agent.prompt) == (
+        "backend-architect",
+        "Backend Architect",
+        "You design things.",
+    )
+    assert agent.description.startswith("Use this agent when designing APIs. Examples: <example>Context:")
+    assert agent.tool_allow == ("read", "write", "mcp__github__search", "WebSearch")
+    assert agent.tool_deny == ("bash", "edit")
+    assert agent.model == "anthropic:claude-sonnet-4-5"
+    assert agent.notes == {"color": "blue", "memory": "project", "zork": {"deep": [1, 2]}}
+
+
+def test_names_that_collide_get_a_number_and_no_file_is_overwritten(source: Path, tmp_path: Path):
+    """Shows: D08."""
+    target = tmp_path / "agents"
+    target.mkdir()
+    (target / "scout.md").write_text("mine")
+    for at, name in enumerate(("Scout", "scout!", "SCOUT", "Reviewer")):
+        (source / f"{at}.md").write_text(f"---\nname: {name}\n---\nNumber {at}.\n")
+    found = import_(source, target)
+    assert [each.name for each in found] == ["scout-2", "scout-3", "scout-4", "reviewer-2"]
+    assert (target / "scout.md").read_text() == "mine"
+
+
+def test_a_limit_that_cannot_be_understood_is_never_left_out(source: Path, tmp_path: Path):
+    for key in ("tools: 7", "paths: {read: 3}", "disallowedTools: {a: b}", "capabilityAllowlist: true"):
+        (source / "x.md").write_text(f"---\nname: x\n{key}\n---\nHi.\n")
+        checked = one(source / "x.md")
+        assert not checked.ok
+        assert checked.problems
+        assert import_(source, tmp_path / "agents")[0].target is None
+
+
+@pytest.mark.parametrize(
+    ("keys", "dialect"),
+    [
+        ({"name": "a", "tools": ["read"]}, "retinue"),
+        ({"agentId": "a", "displayName": "A", "toolAllowlist": None}, "agent-config"),
+        ({"id": "a", "capabilities": ["subtask"], "defaultWorkspace": {"mode": "inherit"}}, "profile"),
+        ({"backend": "Claude", "model": "claude-3-7-sonnet-20250219"}, "preset"),
+        ({"description": "x", "mode": "subagent", "tools": {"write": False}}, "opencode"),
+        ({"name": "a", "tools": "Read, Grep"}, "claude-code"),
+        ({"name": "a", "model": "inherit"}, "claude-code"),
+        ({"name": "a", "wibble": 1}, "other"),
+    ],
+)
+def test_dialects_are_told_apart_and_all_are_understood(source: Path, keys: dict[str, Any], dialect: str):
+    path = source / "a.json"
+    path.write_text(json.dumps(keys))
+    checked = one(path)
+    assert (checked.ok, checked.name, checked.dialect) == (True, "a", dialect)
+    assert [each.field for each in checked.fields] == list(keys)
+
+
+def test_a_file_may_hold_several(source: Path, tmp_path: Path):
+    (source / "config.json").write_text(
+        json.dumps(
+            {"agents": [{"agentId": "one"}, {"agentId": "two words", "chat": {"provider": "pi-cli"}}, 7]}
+        )
+    )
+    (source / "map.json").write_text(json.dumps({"agent": {"three": {"prompt": "Hi", "temperature": 0.2}}}))
+    (source / "plain.yml").write_text("name: four\nprompt: |\n  Hello\n")
+    found = check(source)
+    assert [(each.path.name, each.ok, each.name) for each in found] == [
+        ("config.json#agents[0]", True, "one"),
+        ("config.json#agents[1]", True, "two-words"),
+        ("config.json#agents[2]", False, ""),
+        ("map.json#agent.three", True, "three"),
+        ("plain.yml", True, "four"),
+    ]
+    agents = imported(source, tmp_path / "agents")
+    assert agents["two-words"].driver == "pi-cli"
+    assert (agents["three"].temperature, agents["four"].prompt) == (0.2, "Hello\n")
+
+
+def test_a_prompt_beside_the_definition_is_brought_along(source: Path, tmp_path: Path):
+    (source / "coach.json").write_text(json.dumps({"id": "coach", "promptPath": "coach.txt"}))
+    assert "cannot be read" in one(source / "coach.json").problems[0]
+    (source / "coach.txt").write_text("Coach.\n")
+    assert imported(source, tmp_path / "agents")["coach"].prompt == "Coach."
+
+
+WILD: dict[str, bytes] = {
+    "no-front-matter.md": b"# Just a page\n",
+    "empty.md": b"",
+    "bom.md": "\ufeff---\nname: bom\n---\nHi\n".encode(),
+    "crlf.md": b"---\r\nname: crlf\r\ndescription: a: b\r\ntools: Read\r\n---\r\nHi\r\n",
+    "tabs.md": b"---\nname:\ttabs\ndescription:\tUse it\ntools:\tRead\n---\nHi\n",
+    "star.md": b"---\nname: star\ntools: *\n---\nHi\n",
+    "unclosed.md": b"---\nname: x\n",
+    "unclosed-quote.md": b"---\nname: quote\ndescription: \"it's open\ntools: Read\n---\nHi\n",
+    "twice.md": b"---\nname: twice\ntools: [read]\ntools: ['*']\n---\nHi\n",
+    "emoji-🚀.md": "---\nname: 🚀\ndescription: 🎉\n---\nHi 🎉\n".encode(),
+    "list.md": b"---\n- a\n- b\n---\n",
+    "huge.md": b"---\nname: huge\n---\n" + b"x" * 400_000,
+    "huge-front.md": b"---\nname: huge\ndescription: " + b"x" * 70_000 + b"\n---\n",
+    "binary.md": bytes(range(256)) * 4,
+    "utf16.md": "---\nname: x\n---\n".encode("utf-16"),
+    "nul.md": b"---\nname: nul\n---\n\x00",
+    "latin.md": b"---\nname: latin\ndescription: caf\xe9\n---\n",
+    "bomb.md": b"---\na: &a [x]\nb: [*a, *a]\n---\n",
+    "deep.md": b"---\nname: deep\nx: " + b"[" * 500 + b"\n---\nHi\n",
+    "multi.yml": b"name: a\n---\nname: b\n",
+    "broken.json": b'{"name": ',
+    "odd.json": b'{"name": 5, "tools": [1, {"a": []}], "model": ["x"]}',
+    "scalar.json": b"7",
+    "null.json": b"null",
+    "keys.json": b'{"": 1, "a\\nb": {"c": null}, "name": "keys", "notes": {"x": 1}}',
+    "two-prompts.md": b"---\nname: two\nsystemPrompt: a\n---\nb\n",
+    "rtl.md": "---\nname: rtl\ndescription: \u202eevil\u2066\n---\nHi\n".encode(),
+}
+
+
+def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path: Path):
+    """Shows: D06, D09."""
+    nested = source / "a" / "b" / ".claude" / "agents"
+    nested.mkdir(parents=True)
+    for name, data in WILD.items():
+        (nested / name).write_bytes(data)
+    (source / "link.md").symlink_to(nested / "bom.md")
+    os.mkfifo(source / "pipe.md")
+    (source / "node_modules").mkdir()
+    (source / "node_modules" / "x.md").write_bytes(WILD["bom.md"])
+    found = check(source)
+    assert {each.path.name for each in found} == {*WILD, "link.md", "pipe.md"}
+    assert {each.path.name: each.name for each in found if each.ok} == {
+        "bom.md": "bom",
+        "crlf.md": "crlf",
+        "tabs.md": "tabs",
+        "star.md": "star",
+        "unclosed-quote.md": "quote",
+        "emoji-🚀.md": "emoji",
+        "deep.md": "deep",
+        "keys.json": "keys",
+        "rtl.md": "rtl",
+        "bomb.md": "bomb",
+    }
+    assert all(each.problems for each in found if not each.ok)
+    assert all("\n" not in problem for each in found for problem in each.problems)
+    agents = imported(source, tmp_path / "agents")
+    assert DefinitionCatalogue(user_dir=tmp_path / "agents").broken() == []
+    assert (agents["crlf"].description, agents["crlf"].tool_allow) == ("a: b", ("read",))
+    assert agents["star"].tool_allow == ("*",)
+
+
+def test_hundreds_are_checked_and_imported(source: Path, tmp_path: Path):
+    for at in range(300):
+        (source / f"agent-{at:03}.md").write_text(CLAUDE.replace("Backend Architect", f"Agent {at}"))
+    found = import_(source, tmp_path / "agents")
+    assert len([each for each in found if each.target is not None]) == 300
+
+
+def test_what_is_not_there_is_said(tmp_path: Path):
+    (found,) = check(tmp_path / "nowhere")
+    assert (found.ok, found.problems) == (False, ("there is no such file",))
+    assert import_(tmp_path / "nowhere", tmp_path / "agents")[0].target is None
+
+
+LINES = st.lists(
+    st.sampled_from(
+        ["name: a b", "name: x", "tools: *", "tools: [a, (b]", "tools:\n  - Read\n  - Bash(x y)", "description: a: b: c",
+         "model: opus", "x: &a b", "y: *a", "hooks:\n  a:\n   - b", "\tz: 1", "- q", "color: #fff", "? k", "prompt: p",
+         "workspace: {path: /x}", "temperature: hot", "paths: null", "capabilities: [watcher]", "agentId: [x]", "---"]
+    ) | st.text(max_size=15),
+    max_size=6,
+)  # fmt: skip
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(LINES, st.text(max_size=20))
+def test_whatever_stands_in_a_file_each_key_appears_once_and_nothing_is_raised(
+    source: Path, lines: list[str], body: str
+):
+    text = "---\n" + "\n".join(lines) + "\n---\n" + body
+    path = source / "wild.md"
+    path.write_bytes(text.encode("utf-8", "surrogatepass"))
+    checked = one(path)
+    names = [each.field for each in checked.fields]
+    assert len(names) == len(set(names))
+    assert checked.ok or checked.problems
+    assert all(each.verdict in Verdict for each in checked.fields)
