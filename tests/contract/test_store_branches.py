@@ -1,0 +1,139 @@
+"""Branches: a second timeline with its own agents, from a prompt of the first."""
+
+import os
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Returned, Said
+from retinue.domain.workspace import Workspace
+from retinue.errors import NotFound, Refused, Usage
+from retinue.ports import NewSession
+from retinue.store import strict_yaml
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+TALK = (
+    Said(id="u1", by="user", text="Erste Frage é\n"),
+    Said(id="a1", by="agent", text="An answer", calls=1),
+    Called(id="c1", tool="ls", args="{}"),
+    Returned(of="c1", text="<!-- user id=u2 -->"),
+    Said(id="u2", by="user", text="second"),
+    Said(id="a2", by="agent", text="More."),
+)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
+    found = FileStore(tmp_path / "sessions", fixed_chance())
+    yield found
+    found.close()
+
+
+def new(agent: str, parent: Session | None = None, description: str = "") -> NewSession:
+    return NewSession(
+        agent=agent,
+        preset="---\nname: x\n---\nYou.\n",
+        preset_hash="h",
+        workspace=Workspace(root="/w"),
+        parent=parent,
+        description=description,
+        aliases=(f"alias:{agent}",),
+    )
+
+
+@pytest.fixture
+async def session(store: FileStore) -> Session:
+    session = await store.create(new("general"))
+    child = await store.create(new("explorer", session, "look"))
+    await store.create(new("scout", child, "deep"))
+    for each, talk in ((session, TALK), (child, TALK[:2])):
+        async with store.open(each) as conversation:
+            for entry in talk:
+                await conversation.append(entry)
+            await conversation.rest()
+    return session
+
+
+@pytest.mark.parametrize(
+    ("at", "include", "kept"),
+    [("u2", True, 5), ("u2", False, 4), ("u1", True, 1), ("u1", False, 0), (None, True, 6)],
+)
+async def test_a_branch_holds_the_history_up_to_its_prompt(
+    store: FileStore, session: Session, at: str | None, include: bool, kept: int
+):
+    """Shows: A082."""
+    before = (Path(session.path) / "session.md").read_bytes()
+    branch = await store.branch(session, at=at, include=include, name="Try Again")
+    assert branch.branch == "20261115184207-try-again"
+    assert (await store.entries(branch)) == ([*TALK[:kept]], [])
+    assert (Path(session.path) / "session.md").read_bytes() == before
+    top = Path(session.path).parent.parent
+    assert os.fspath((top / "current").readlink()) == f"branches/{branch.branch}"
+    path = Path(branch.path) / "branch-metadata.yml"
+    facts = strict_yaml.load(path.read_text(), str(path))
+    assert sorted(facts) == ["branch_point_position", "created", "parent_branch"]
+    assert facts["parent_branch"] == "main"
+    assert (Path(branch.path) / "preset.md").read_bytes() == (Path(session.path) / "preset.md").read_bytes()
+    async with store.open(branch) as conversation:
+        await conversation.append(Said(id="b1", by="agent", text="on the branch"))
+    first = (Path(branch.path) / "session.md").read_text().partition("\n")[0]
+    assert (
+        first == f"<!-- retinue 1 session={session.slug} id={branch.id} branch={branch.branch} -->"
+        or kept == 0
+    )
+
+
+async def test_agents_are_copied_with_new_ids_and_live_apart(store: FileStore, session: Session):
+    """Shows: A082, A083."""
+    old = {each.path: each for each in await store.sessions() if not each.top}
+    branch = await store.branch(session, name="apart")
+    copies = [each for each in await store.sessions() if each.path.startswith(f"{branch.path}/agents/")]
+    assert sorted(each.slug for each in copies) == sorted(each.slug for each in old.values())
+    ids = [each.id for each in await store.sessions()]
+    assert len(set(ids)) == len(ids) == 6
+    child = next(each for each in copies if each.agent == "explorer")
+    grandchild = next(each for each in copies if each.agent == "scout")
+    assert (child.parent, grandchild.parent) == (branch.id, child.id)
+    assert (child.aliases, branch.aliases) == ((), ())
+    assert (await store.entries(child))[0] == [*TALK[:2]]
+    originals = {path: (Path(path) / "session.md").read_bytes() for path in old}
+    async with store.open(child) as conversation:
+        await conversation.append(Said(id="n", by="user", text="only here"))
+    assert {path: (Path(path) / "session.md").read_bytes() for path in old} == originals
+
+
+async def test_a_name_means_the_current_branch_and_a_full_name_any(store: FileStore, session: Session):
+    """Shows: A017, A082."""
+    branch = await store.branch(session, name="two")
+    assert (await store.find(session.slug)).id == branch.id
+    assert (await store.find(session.slug[:9])).id == branch.id
+    assert (await store.find(f"{session.slug}/main")).id == session.id
+    assert (await store.find(f"{session.slug}/{branch.branch}")).id == branch.id
+    assert (await store.find(session.id)).id == session.id
+    child = await store.create(new("late", await store.find(session.slug), "x"))
+    assert child.path.startswith(f"{branch.path}/agents/")
+    explorer = next(each for each in await store.sessions(agent="explorer") if each.parent == branch.id)
+    assert (await store.find(explorer.slug)).id == explorer.id
+    again = await store.branch(session, name="two")
+    assert again.branch == f"{branch.branch}-2"
+
+
+async def test_a_lost_link_means_main(store: FileStore, session: Session):
+    await store.branch(session, name="two")
+    (Path(session.path).parent.parent / "current").unlink()
+    assert (await store.find(session.slug)).id == session.id
+
+
+async def test_only_top_level_sessions_branch_and_only_at_prompts(store: FileStore, session: Session):
+    """Shows: A082."""
+    [child] = await store.sessions(agent="explorer")
+    with pytest.raises(Refused, match="only top-level sessions have branches"):
+        await store.branch(child, name="x")
+    with pytest.raises(NotFound, match="no user prompt 'zz'"):
+        await store.branch(session, at="zz", name="x")
+    with pytest.raises(Usage, match="is a reply"):
+        await store.branch(session, at="a1", name="x")
+    assert [path.name for path in Path(session.path).parent.iterdir()] == ["main"]

@@ -1,0 +1,138 @@
+"""SIGKILL while a real process writes: what it was told is on disk stays, and what it held is free at once."""
+
+import asyncio
+import random
+import subprocess
+import sys
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.transcript import Called, Said
+from retinue.domain.workspace import Workspace
+from retinue.errors import Held
+from retinue.ports import NewSession
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from retinue.domain.transcript import Called, Returned, Said
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+async def main(root, ref, seed):
+    store = FileStore(Path(root), fixed_chance(seed=int(seed)))
+    async with store.open(await store.find(ref)) as talk:
+        print("open", flush=True)
+        for turn in range(100_000):
+            reply, call = f"a{seed}-{turn}", f"c{seed}-{turn}"
+            body = "words <!-- user -->\\n" * (turn * 37 % 400)
+            await talk.append(Said(id=reply, by="agent", text=body, calls=1), Called(id=call, tool="t", args="{}"))
+            print(reply, call, flush=True)
+            await talk.append(Returned(of=call, text=body))
+            print("r" + call, flush=True)
+            if turn % 3 == 0:
+                await talk.rest()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+MAKER = """
+import asyncio, sys
+from pathlib import Path
+from retinue.domain.workspace import Workspace
+from retinue.ports import NewSession
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+async def main(root, seed):
+    store = FileStore(Path(root), fixed_chance(seed=int(seed)))
+    print("open", flush=True)
+    while True:
+        await store.create(NewSession(agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
+    found = FileStore(tmp_path / "sessions", fixed_chance())
+    yield found
+    found.close()
+
+
+def new() -> NewSession:
+    return NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+
+
+async def started(program: str, *arguments: str) -> asyncio.subprocess.Process:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", program, *arguments, stdout=subprocess.PIPE, limit=1 << 20
+    )
+    assert process.stdout is not None
+    assert await process.stdout.readline() == b"open\n"
+    return process
+
+
+async def killed(process: asyncio.subprocess.Process) -> list[str]:
+    """What it had been told by then."""
+    process.kill()
+    said, _ = await process.communicate()
+    return said.decode().rpartition("\n")[0].split()
+
+
+async def test_no_acknowledged_entry_is_lost_however_the_writer_dies(store: FileStore):
+    """Shows: P03, P04, A049."""
+    session = await store.create(new())
+    chance = random.Random(7)
+    acknowledged: list[str] = []
+    for seed in range(1, 7):
+        process = await started(WRITER, str(store.root), session.id, str(seed))
+        await asyncio.sleep(chance.uniform(0.02, 0.15))
+        acknowledged += await killed(process)
+        entries, _ = await store.entries(session)
+        there = [each.id if isinstance(each, Called | Said) else f"r{each.id}" for each in entries]
+        assert len(set(there)) == len(there)
+        assert [each for each in there if each in set(acknowledged)] == acknowledged
+        async with store.open(session) as conversation:
+            assert conversation.entries == entries
+            calls = sum(isinstance(each, Called) for each in entries)
+            assert sum(each.calls for each in entries if isinstance(each, Said)) == calls
+    assert len(acknowledged) > 20
+
+
+async def test_a_dead_owner_frees_the_session_at_once_and_a_living_one_is_named(store: FileStore):
+    """Shows: P19, P20."""
+    session = await store.create(new())
+    process = await started(WRITER, str(store.root), session.id, "1")
+    with pytest.raises(Held, match=f"open in PID {process.pid} on host "):
+        async with store.open(session):
+            pass
+    await killed(process)
+    async with store.open(session) as conversation:
+        await conversation.append(Said(id="mine", by="user", text="mine now"))
+
+
+async def test_a_killed_maker_leaves_no_half_session(store: FileStore):
+    """Shows: P32."""
+    chance = random.Random(11)
+    for seed in range(1, 4):
+        process = await started(MAKER, str(store.root), str(seed))
+        await asyncio.sleep(chance.uniform(0.01, 0.05))
+        await killed(process)
+    made = await store.sessions()
+    assert made
+    for session in made:
+        assert await store.problems(session) == ()
+        assert sorted(path.name for path in Path(session.path).iterdir()) == [
+            "preset.md",
+            "scope-plan.yml",
+            "session.json",
+            "session.md",
+            "tools.org",
+        ]
+        assert (await store.find(session.slug)).id == session.id
