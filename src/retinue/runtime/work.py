@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from retinue.domain.limits import MAX_BAD_CALLS, MAX_EMPTY_REPLIES
 from retinue.domain.run import Reason, Run, Status
+from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Notice, Returned, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop
 from retinue.errors import Cancelled, ModelFailed, NoRoom, NotFound, RetinueError, TimedOut
@@ -96,7 +97,7 @@ class _Work:
         self.same = 0
 
     async def done(self) -> Outcome:
-        session = await self.ports.store.find(self.run.session_id)
+        session = await _place(self.run, self.ports)
         async with self.ports.store.open(session) as talk:
             try:
                 async with asyncio.timeout(self._seconds_left()):
@@ -322,6 +323,15 @@ class _Work:
         return f"{seconds:g} s from the start, set by --timeout or limits.deadline_seconds"
 
 
+async def _place(run: Run, ports: Ports) -> Session:
+    """Where the run was asked for: a copy of a folder is its own conversation, though it has the same id.
+    A folder that moved meanwhile is found by its id."""
+    try:
+        return await ports.store.find(run.path)
+    except RetinueError:
+        return await ports.store.find(run.session_id)
+
+
 def _runnable(called: Called, ports: Ports) -> bool:
     """Whether the call could be made at all: a known tool with arguments it understands."""
     tool = ports.tools.get(called.tool)
@@ -337,4 +347,4 @@ def _runnable(called: Called, ports: Ports) -> bool:
 def _named(wanted: str, used: str) -> str:
     """The model really used, with the driver that spoke to it."""
     driver, _, _ = wanted.partition(":")
-    return f"{driver}:{used}" if used else wanted
+    return f"{driver}:{used.removeprefix(f'{driver}:')}" if used else wanted
