@@ -37,7 +37,7 @@ async def call(
     ok, text = await _answer(called, run=run, session=session, scope=scope, files=files, ports=ports)
     return Returned(
         of=called.id,
-        text=ports.redact(capped(TERMINAL_CODES.sub("", text) if "\x1b" in text else text)),
+        text=capped(ports.redact(TERMINAL_CODES.sub("", text) if "\x1b" in text else text)),
         ok=ok,
         ms=round((perf_counter() - started) * 1000),
         at=ports.chance.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
