@@ -73,7 +73,7 @@ class App:
             owner=self._owner.id,
             redact=redactor(config.secrets()),
         )
-        self._engine.start(orders(self._ports, self._crashed))
+        self._engine.start(orders(self._ports, self._crashed, self._owner_lives))
 
     async def close(self) -> None:
         await self._engine.close()
@@ -185,7 +185,7 @@ class App:
         runs = await self.interrupted() if ref is None else [await self.find_run(ref)]
         if ref is not None and runs[0].status.live and self._lives(runs[0]):
             raise Refused(f"run {runs[0].id} is being worked by another process")
-        return [await resume(run.id, self._ports) for run in runs]
+        return [await resume(run.id, self._ports, left_by=run.owner) for run in runs]
 
     async def interrupted(self) -> list[Run]:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE))
@@ -353,7 +353,10 @@ class App:
             listener(event)
 
     def _lives(self, run: Run) -> bool:
-        return bool(run.owner) and (run.owner == self._owner.id or Owner.alive(self.config.home, run.owner))
+        return bool(run.owner) and self._owner_lives(run.owner)
+
+    def _owner_lives(self, owner: str) -> bool:
+        return owner == self._owner.id or Owner.alive(self.config.home, owner)
 
     def _crashed(self, run_id: str, error: BaseException) -> None:
         """A defect of ours: the person gets a sentence, the log gets the rest, without secrets."""

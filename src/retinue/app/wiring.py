@@ -12,6 +12,7 @@ from retinue.engine.local import Orders
 from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
 from retinue.ports import Driver, Ports, Tool
 from retinue.runtime import control
+from retinue.runtime.recover import release
 from retinue.runtime.send import claim
 from retinue.runtime.work import broken, work
 from retinue.tools.table import built_in
@@ -19,7 +20,9 @@ from retinue.tools.table import built_in
 Question = Callable[[str, Sequence[str]], Awaitable[str]]
 
 
-def orders(ports: Ports, crashed: Callable[[str, BaseException], None]) -> Orders:
+def orders(
+    ports: Ports, crashed: Callable[[str, BaseException], None], alive: Callable[[str], bool]
+) -> Orders:
     async def ended(run_id: str) -> bool:
         run = await ports.ledger.look(lambda tx: tx.run(run_id))
         return run is None or run.status.final
@@ -35,6 +38,7 @@ def orders(ports: Ports, crashed: Callable[[str, BaseException], None]) -> Order
         broken=failed,
         ended=ended,
         unwanted=lambda: control.wanted_gone(ports),
+        release=lambda: release(ports, alive),
     )
 
 

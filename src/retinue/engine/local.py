@@ -23,6 +23,8 @@ class Orders:
     """Whether a run has ended, whoever worked it."""
     unwanted: Callable[[], Awaitable[list[str]]]
     """Runs of ours that somebody elsewhere wants stopped."""
+    release: Callable[[], Awaitable[None]]
+    """Frees what dead processes hold; asked for while something waits in the queue."""
 
 
 class LocalEngine:
@@ -63,8 +65,10 @@ class LocalEngine:
         task = self._tasks.get(run_id)
         if task is None:
             return False
-        self._cancelled.add(run_id)
-        task.cancel()
+        # A second cancellation would strike the work in the midst of putting its file in order.
+        if run_id not in self._cancelled:
+            self._cancelled.add(run_id)
+            task.cancel()
         return True
 
     def cancelled(self, run_id: str) -> bool:
@@ -136,11 +140,15 @@ class LocalEngine:
     def _tick(self) -> None:
         self._timer = None
         if self._queue:
-            self._claim_soon()
+            self._chore(self._freed())
         if self._tasks:
             self._chore(self._heeded())
         if self._queue or self._tasks:
             self._watch()
+
+    async def _freed(self) -> None:
+        await self._told().release()
+        self._claim_soon()
 
     async def _heeded(self) -> None:
         for run_id in await self._told().unwanted():

@@ -11,7 +11,6 @@ async def end(
     run: Run, status: Status, ports: Ports, *, reason: Reason | None = None, error: str = ""
 ) -> Run:
     """The first end counts: a run that has ended already stays as it ended."""
-    at = ports.chance.now()
 
     def step(tx: Tx) -> Run:
         now = tx.run(run.id)
@@ -25,12 +24,19 @@ async def end(
             usage=run.usage,
             model=run.model or now.model,
         )
-        ended = counted.ended(status, at=at, reason=reason, error=ports.redact(error))
-        tx.set_run(ended)
-        tx.emit(told("run.ended", ended, ports, status=str(status), reason=reason and str(reason)))
-        return ended
+        return closed(counted, status, tx, ports, reason=reason, error=error)
 
     return await ports.ledger.do(step)
+
+
+def closed(
+    run: Run, status: Status, tx: Tx, ports: Ports, *, reason: Reason | None = None, error: str = ""
+) -> Run:
+    """The end of a live run, as part of a step that knows it is live."""
+    ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
+    tx.set_run(ended)
+    tx.emit(told("run.ended", ended, ports, status=str(status), reason=reason and str(reason)))
+    return ended
 
 
 def told(kind: str, run: Run, ports: Ports, **data: object) -> Event:

@@ -5,16 +5,18 @@ from dataclasses import replace
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import NotFound
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import end
+from retinue.runtime.announce import closed, end
 
 
 async def cancel(run_id: str, ports: Ports, *, owner_lives: bool) -> Run:
-    """Ours is stopped at once; another process's is asked to stop; nobody's ends here."""
+    """What waits in the queue or is nobody's ends here; ours is stopped at once; another process is asked to."""
 
     def wanted(tx: Tx) -> Run:
         run = tx.run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
+        if run.status is Status.QUEUED:
+            return closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
         if run.status.live and run.owner and owner_lives:
             run = replace(run, reason=Reason.USER_CANCEL)
             tx.set_run(run)

@@ -1,6 +1,6 @@
 """What a start finds: calls without a result, and counts that only the file still knows."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from retinue.domain.run import Reason, Run, Status, Usage
@@ -52,8 +52,30 @@ def recounted(run: Run, entries: Sequence[Entry]) -> Run:
     )
 
 
-async def resume(run_id: str, ports: Ports) -> Run:
-    """A run whose owner is dead is taken up by this process, a bounded number of times."""
+def conclusion(run: Run, entries: Sequence[Entry]) -> Said | None:
+    """The run's last reply, when nothing of the run came after it: the process died before it could say more."""
+    last = next((entry for entry in reversed(entries) if entry.run == run.id), None)
+    return last if isinstance(last, Said) and last.by == "agent" and not last.calls else None
+
+
+async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
+    """A dead owner's runs go back to the queue, where they hold neither a slot nor their session."""
+    busy = (Status.RUNNING, Status.WAITING)
+    owners = {run.owner for run in await ports.ledger.look(lambda tx: tx.runs(status=busy))}
+    dead = {owner for owner in owners if owner != ports.owner and not alive(owner)}
+
+    def step(tx: Tx) -> None:
+        for run in tx.runs(status=busy):
+            if run.owner in dead:
+                tx.set_run(run.requeued())
+
+    if dead:
+        await ports.ledger.do(step)
+
+
+async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
+    """A run whose owner is dead is taken up by this process, a bounded number of times. `left_by` is the dead one:
+    of two processes that both saw it die only the first takes the run."""
 
     def step(tx: Tx) -> Run:
         run = tx.run(run_id)
@@ -61,6 +83,8 @@ async def resume(run_id: str, ports: Ports) -> Run:
             raise NotFound(f"there is no run {run_id}")
         if run.status.final:
             raise Refused(f"run {run_id} has ended ({run.status}): send its session something new instead")
+        if run.owner != left_by and run.owner:
+            raise Refused(f"run {run_id} is being worked by another process")
         if run.status is not Status.QUEUED:
             run = run.requeued()
         run = replace(run, owner=ports.owner)

@@ -1,5 +1,6 @@
 """One more run in a session: the only place a run is born, and the only place one is taken up."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -31,7 +32,7 @@ async def send(ask: Ask, session: Session, ports: Ports) -> Run:
         if first := tx.run_by_key(ask.key):
             return first, Claim.GONE
         run = _placed(born, tx, ports)
-        claim = _slot(run, tx, ports)
+        claim = _slot(run, tx, ports, behind=(Status.RUNNING, Status.QUEUED))
         taken = _taken(run, ports) if claim is Claim.TAKEN else run
         tx.add_run(taken)
         tx.emit(told("run.queued", run, ports))
@@ -52,7 +53,7 @@ async def claim(run_id: str, ports: Ports) -> Claim:
         run = tx.run(run_id)
         if run is None or run.status is not Status.QUEUED:
             return Claim.GONE
-        claim = _slot(run, tx, ports)
+        claim = _slot(run, tx, ports, behind=(Status.RUNNING,))
         if claim is Claim.TAKEN:
             taken = _taken(run, ports)
             tx.set_run(taken)
@@ -62,11 +63,12 @@ async def claim(run_id: str, ports: Ports) -> Claim:
     return await ports.ledger.do(step)
 
 
-def _slot(run: Run, tx: Tx, ports: Ports) -> Claim:
-    """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
+def _slot(run: Run, tx: Tx, ports: Ports, *, behind: Sequence[Status]) -> Claim:
+    """A slot is reserved in the step that makes the run running: no count is ever acted on later.
+    In its session a run stands behind others in these states: a newborn also behind those that wait."""
     if tx.count(Status.RUNNING) >= ports.limits.max_live:
         return Claim.FULL
-    if tx.runs(status=[Status.RUNNING], session=run.session_id, limit=1):
+    if tx.runs(status=behind, session=run.session_id, limit=1):
         return Claim.BUSY
     return Claim.TAKEN
 
@@ -81,7 +83,7 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
     run_id = ports.chance.entry_id()
     return Run(
         id=run_id,
-        ask=ask,
+        ask=replace(ask, task=ask.task and ports.redact(ask.task), label=ports.redact(ask.label)),
         session_id=session.id,
         slug=session.slug,
         key=session.key,

@@ -15,9 +15,11 @@ from retinue.ports import Conversation, Ports
 from retinue.runtime import guard
 from retinue.runtime.announce import end, told
 from retinue.runtime.prepare import Plan, prepare
-from retinue.runtime.recover import recounted, unanswered
+from retinue.runtime.recover import conclusion, recounted, unanswered
 
 EMPTY = "Your last reply was empty. Answer, or call a tool."
+CANCELLED = "cancelled"
+"""How an entry ends whose words were cut off."""
 AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
 
 
@@ -119,6 +121,8 @@ class _Work:
             recounted(self.run, talk.entries), scope_hash=plan.scope.hash, model=plan.model.full
         )
         await self._asked(talk)
+        if (said := conclusion(self.run, talk.entries)) and (outcome := await self._over(said, talk, plan)):
+            return outcome
         again, lost = unanswered(talk.entries, self.run, self.ports)
         if lost:
             await talk.append(*lost)
@@ -126,8 +130,8 @@ class _Work:
         while True:
             await talk.refresh()
             reply = await self._turn(talk, plan)
-            calls = await self._saved(reply, talk)
-            if outcome := await self._over(reply, talk, plan):
+            said, calls = await self._saved(reply, talk)
+            if outcome := await self._over(said, talk, plan):
                 return outcome
             await self._called(calls, talk, plan)
 
@@ -173,7 +177,7 @@ class _Work:
         elif delta.waiting:
             self._tell("run.state", phase="model", note=delta.waiting)
 
-    async def _saved(self, reply: Reply, talk: Conversation) -> list[Called]:
+    async def _saved(self, reply: Reply, talk: Conversation) -> tuple[Said, list[Called]]:
         """A reply and its calls are one write: either all of it was said, or nothing."""
         chance, run, at = self.ports.chance, self.run, self._at()
         text = self.ports.redact(reply.text)
@@ -204,19 +208,19 @@ class _Work:
         self.heard = []
         self.run = run.turned(reply.usage, calls=len(calls), text=text, model=_named(run.model, reply.model))
         self._tell("entry.saved", entry=said.id)
-        return calls
+        return said, calls
 
-    async def _over(self, reply: Reply, talk: Conversation, plan: Plan) -> Outcome | None:
+    async def _over(self, said: Said, talk: Conversation, plan: Plan) -> Outcome | None:
         """Whether the run has ended, and how. A reply that calls tools never ends it."""
-        if reply.stop is Stop.REFUSED:
+        if said.stop == Stop.REFUSED:
             return Outcome(status=Status.FAILED, reason=Reason.REFUSED, error="the model refused to answer")
-        if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and reply.wishes:
+        if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and said.calls:
             await talk.append(*self._unmade(talk, "the agent's turn limit was reached"))
             error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
             return Outcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
-        if reply.wishes:
+        if said.calls or said.stop == CANCELLED:
             return None
-        if reply.text.strip():
+        if said.text.strip():
             return Outcome(status=Status.DONE)
         self.empty += 1
         if self.empty >= MAX_EMPTY_REPLIES:
@@ -287,7 +291,7 @@ class _Work:
                         text=partial,
                         at=self._at(),
                         run=self.run.id,
-                        stop="cancelled",
+                        stop=CANCELLED,
                     )
                 )
             unmade = self._unmade(talk, "the run was stopped before this call was answered")

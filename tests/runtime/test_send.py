@@ -1,0 +1,124 @@
+"""Birth and queue: one key is one run, one session works one run at a time, and no limit is ever overrun."""
+
+import asyncio
+from typing import Any
+
+from retinue.domain.limits import Limits
+from retinue.domain.run import Status
+from retinue.domain.transcript import Said
+from retinue.domain.turn import Reply, Request
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+
+async def test_a_second_birth_with_the_same_key_is_the_first_run(world: Any):
+    async with world.open(says("Once."), says("Twice.")) as house:
+        session = await house.begin()
+        first, second = await house.together(
+            house.ask("Do it.", session=session, key="http:abc"),
+            house.ask("Do it.", session=session, key="http:abc"),
+        )
+        assert first.id == second.id
+        await house.ended(first)
+        again = await house.ask("Do it.", session=session, key="http:abc")
+        assert (again.id, again.status) == (first.id, Status.DONE)
+        assert len(house.driver.asked) == 1
+
+
+async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were_asked(world: Any):
+    """Shows: C044."""
+    async with world.open(says("A."), says("B."), says("C."), hold=True) as house:
+        session = await house.begin()
+        first = await house.ask("First.", session=session)
+        second = await house.ask("Second.", session=session)
+        third = await house.ask("Third.", session=session)
+        await house.until("text.delta")
+        assert [(await house.now(run)).status for run in (first, second, third)] == [
+            Status.RUNNING,
+            Status.QUEUED,
+            Status.QUEUED,
+        ]
+        house.driver.hold.set()
+        done = [await house.ended(run) for run in (first, second, third)]
+        assert [run.text for run in done] == ["A.", "B.", "C."]
+        texts = [entry.text for entry in await house.entries(first)]
+        assert texts == ["First.", "A.", "Second.", "B.", "Third.", "C."]
+
+
+async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(world: Any):
+    """Shows: C044."""
+
+    def answer(request: Request) -> Reply:
+        said = request.entries[-1]
+        assert isinstance(said, Said)
+        return says(f"Re: {said.text}")
+
+    async with world.open(answer, answer, answer) as house:
+        session = await house.begin()
+        first = await house.ask("1", session=session)
+        await house.ask("2", session=session)
+        await house.engine.wait(first.id)
+        third = await house.run("3", session=session)
+        assert [entry.text for entry in await house.entries(third)] == [
+            "1",
+            "Re: 1",
+            "2",
+            "Re: 2",
+            "3",
+            "Re: 3",
+        ]
+
+
+async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: Any):
+    now: list[int] = [0]
+    most: list[int] = [0]
+
+    @tool(effect="read")
+    async def busy() -> str:
+        """Counts how many are busy."""
+        now[0] += 1
+        most[0] = max(most[0], now[0])
+        await asyncio.sleep(0.002)
+        now[0] -= 1
+        return "was busy"
+
+    def turn(request: Request) -> Reply:
+        return calls(("busy", "{}")) if len(request.entries) == 1 else says("Done.")
+
+    steps = [turn] * 100
+    async with world.open(*steps, tools=[busy], limits=Limits(max_live=3)) as house:
+        runs = await house.together(*(house.ask(f"Task {n}.") for n in range(50)))
+        done = [await house.ended(run) for run in runs]
+        assert {run.status for run in done} == {Status.DONE}
+        assert most[0] == 3
+
+
+async def test_a_queued_run_is_cancelled_without_ever_starting(world: Any):
+    async with world.open(says("First."), says("never"), hold=True, limits=Limits(max_live=1)) as house:
+        first = await house.ask("Hold the slot.")
+        second = await house.ask("Wait for it.")
+        stopped = await house.cancel(second)
+        assert (stopped.status, stopped.started_at) == (Status.CANCELLED, None)
+        house.driver.hold.set()
+        await asyncio.wait_for(house.ended(second), 5)
+        assert (await house.ended(first)).status is Status.DONE
+        assert len(house.driver.asked) == 1
+        assert await house.entries(second) == []
+
+
+async def test_a_dead_process_holds_no_slot_and_no_session(world: Any):
+    """Shows: P19."""
+    async with world.open(says("Interrupted."), hold=True, limits=Limits(max_live=1)) as house:
+        left = await house.ask("Begin.")
+        await house.until("text.delta")
+    async with world.open(says("Fresh."), limits=Limits(max_live=1)) as house:
+        session = await house.store.find(left.session_id)
+        run = await asyncio.wait_for(house.run("Another.", session=session), 10)
+        assert (run.status, run.text) == (Status.DONE, "Fresh.")
+        assert (await house.now(left)).status is Status.QUEUED
+
+
+async def test_a_run_that_no_longer_exists_is_simply_over(world: Any):
+    async with world.open() as house:
+        house.engine.submit("01UNKNOWN")
+        await asyncio.wait_for(house.engine.wait("01UNKNOWN"), 5)

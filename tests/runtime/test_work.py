@@ -1,0 +1,309 @@
+"""The loop's rules: a request is built from the file, and nothing is asked before what came before is on disk."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.run import Reason, Status
+from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
+from retinue.domain.turn import Reply, Request, Stop, Wish
+from retinue.errors import ModelFailed
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+
+async def test_a_run_is_a_task_a_reply_and_an_end(world: Any):
+    """Shows: A039, A060."""
+    async with world.open(says("Forty-two.")) as house:
+        run = await house.run("What is the answer?")
+        assert (run.status, run.text, run.turns, run.error) == (Status.DONE, "Forty-two.", 1, "")
+        assert [entry.text for entry in await house.entries(run)] == ["What is the answer?", "Forty-two."]
+        assert house.crashes == []
+
+
+async def test_the_task_is_on_disk_before_the_first_request(world: Any):
+    """Shows: A039, A040."""
+    seen: list[str] = []
+
+    def look(_: Request) -> Reply:
+        seen.extend(path.read_text() for path in world.folder.rglob("session.md"))
+        return says("Done.")
+
+    async with world.open(look) as house:
+        await house.run("Look at your own file.")
+    assert len(seen) == 1
+    assert "Look at your own file." in seen[0]
+
+
+async def test_a_reply_and_its_calls_are_there_together_and_each_result_before_the_next_request(world: Any):
+    """Shows: A049, A058."""
+    (world.workspace / "a.txt").write_text("first file")
+    (world.workspace / "b.txt").write_text("second file")
+    wishes = calls(("read", '{"path": "a.txt"}'), ("read", '{"path": "b.txt"}'), text="Reading both.")
+    async with world.open(wishes, says("Read.")) as house:
+        run = await house.run("Read a and b.")
+        second = house.heard(1)
+        assert [type(entry) for entry in second] == [Said, Said, Called, Called, Returned, Returned]
+        assert dangling(second) == ()
+        assert {entry.text for entry in second if isinstance(entry, Returned)} == {
+            "first file",
+            "second file",
+        }
+        assert (run.status, run.turns, run.tool_calls) == (Status.DONE, 2, 2)
+
+
+async def test_the_request_is_what_the_file_says_and_not_what_was_remembered(world: Any):
+    """Shows: A040, A062."""
+    async with world.open(says("One."), says("Two.")) as house:
+        first = await house.run("Ask one.")
+        path = Path(first.path)
+        path.write_text(path.read_text().replace("Ask one.", "Ask something else."))
+        session = await house.store.find(first.session_id)
+        await house.run("Ask two.", session=session)
+        assert [entry.text for entry in house.heard(1)] == ["Ask something else.", "One.", "Ask two."]
+
+
+async def test_calls_of_one_turn_run_side_by_side(world: Any):
+    meet = asyncio.Barrier(2)
+
+    @tool(effect="read")
+    async def left() -> str:
+        """Waits for the right one."""
+        await meet.wait()
+        return "left was there"
+
+    @tool(effect="read")
+    async def right() -> str:
+        """Waits for the left one."""
+        await meet.wait()
+        return "right was there"
+
+    both = calls(("left", "{}"), ("right", "{}"))
+    async with world.open(both, says("They met."), tools=[left, right]) as house:
+        run = await asyncio.wait_for(house.run("Let them meet."), 10)
+        assert run.text == "They met."
+        assert {result.text for result in await house.results(run)} == {"left was there", "right was there"}
+
+
+async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stuck(world: Any):
+    """Shows: M20."""
+    async with world.open(says(""), says("  \n"), says("Now I answer.")) as house:
+        run = await house.run("Speak.")
+        assert (run.status, run.text) == (Status.DONE, "Now I answer.")
+        nudges = [entry for entry in house.heard(2) if isinstance(entry, Notice)]
+        assert [nudge.kind for nudge in nudges] == ["nudge", "nudge"]
+    async with world.open(says(""), says(""), says(""), says("too late")) as house:
+        run = await house.run("Speak.")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
+        assert len(house.driver.asked) == 3
+
+
+async def test_a_refusal_ends_the_run_with_its_words_and_is_not_asked_again(world: Any):
+    """Shows: M19."""
+    async with world.open(says("I cannot help with that.", stop=Stop.REFUSED), says("never")) as house:
+        run = await house.run("Do harm.")
+        assert (run.status, run.reason, run.text) == (
+            Status.FAILED,
+            Reason.REFUSED,
+            "I cannot help with that.",
+        )
+        assert len(house.driver.asked) == 1
+
+
+async def test_a_model_that_fails_ends_the_run_with_its_reason_and_keeps_the_task(world: Any):
+    async with world.open(ModelFailed("the server said no", reason="auth")) as house:
+        run = await house.run("Anything.")
+        assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.AUTH, "the server said no")
+        assert [entry.text for entry in await house.entries(run)] == ["Anything."]
+
+
+async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls(world: Any):
+    world.agent("brief", front="max_turns: 2\n")
+    again = calls(("ls", "{}"))
+    async with world.open(again, again, says("never")) as house:
+        run = await house.run("List for ever.", agent="brief")
+        assert (run.status, run.reason, run.turns) == (Status.FAILED, Reason.TURN_LIMIT, 2)
+        entries = await house.entries(run)
+        assert dangling(entries) == ()
+        assert entries[-1].text == "No result: the agent's turn limit was reached."
+
+
+async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.run("Hurry.", deadline_seconds=0.2)
+        assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
+        last = (await house.entries(run))[-1]
+        assert isinstance(last, Said)
+        assert (last.text, last.stop) == ("Half of thi", "cancelled")
+
+
+async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(world: Any):
+    """Shows: K01."""
+    async with world.open(says("Half of this is heard."), says("Fresh."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        stopped = await house.cancel(run)
+        assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+        assert await house.said(run) == ["Half of thi"]
+        house.driver.hold = None
+        session = await house.store.find(run.session_id)
+        assert (await house.run("Again.", session=session)).text == "Fresh."
+
+
+async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(world: Any):
+    """Shows: K01."""
+    begun = asyncio.Event()
+
+    @tool
+    async def forever() -> str:
+        """Never comes back."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with world.open(calls(("forever", "{}"), ("ls", "{}")), tools=[forever]) as house:
+        run = await house.ask("Wait.")
+        await begun.wait()
+        stopped = await house.cancel(run)
+        assert (stopped.status, stopped.turns, stopped.tool_calls) == (Status.CANCELLED, 1, 2)
+        entries = await house.entries(run)
+        assert dangling(entries) == ()
+        assert any(isinstance(entry, Returned) and "stopped before" in entry.text for entry in entries)
+
+
+async def test_cancelling_twice_is_cancelling_once(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        both = await house.together(house.cancel(run), house.cancel(run))
+        assert [one.status for one in both] == [Status.CANCELLED, Status.CANCELLED]
+        assert await house.said(run) == ["Half of thi"]
+        assert (await house.cancel(run)).status is Status.CANCELLED
+
+
+async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(world: Any):
+    """Shows: P14."""
+    async with world.open(calls(("ls", "{}"), text="Looking around."), says("Seen.")) as house:
+        house.driver.hold = asyncio.Event()
+        run = await house.ask("Say the old word.")
+        await house.until("text.delta")
+        path = Path(run.path)
+        path.write_text(path.read_text().replace("the old word", "the new word"))
+        house.driver.hold.set()
+        ended = await house.ended(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Seen.")
+        assert house.heard(0)[0].text == "Say the old word."
+        assert house.heard(1)[0].text == "Say the new word."
+        assert "the new word" in path.read_text()
+
+
+async def test_what_an_editor_dropped_of_a_running_turn_is_written_again(world: Any):
+    """Shows: P14."""
+    old: list[str] = []
+
+    def open_in_an_editor(_: Request) -> Reply:
+        old.append(path.read_text())
+        return calls(("ls", "{}"), text="Looking around.")
+
+    def save_what_it_had(_: Request) -> Reply:
+        path.write_text(old[0].replace("Look.", "Look well."))
+        return says("Seen.")
+
+    async with world.open(open_in_an_editor, save_what_it_had) as house:
+        session = await house.begin()
+        path = Path(session.path) / "session.md"
+        run = await house.run("Look.", session=session)
+        entries = await house.entries(run)
+        assert entries[0].text == "Look well."
+        assert await house.said(run) == ["Looking around.", "Seen."]
+        assert dangling(entries) == ()
+
+
+async def test_another_model_that_answered_is_the_one_on_record(world: Any):
+    """Shows: M21."""
+    async with world.open(Reply(text="Hello.", model="cheaper-one")) as house:
+        run = await house.run("Hi.")
+        assert run.model == "scripted:cheaper-one"
+        said = (await house.entries(run))[-1]
+        assert isinstance(said, Said)
+        assert said.model == "cheaper-one"
+
+
+async def test_secrets_leave_every_text_before_it_is_stored_or_asked(world: Any):
+    secret = "sk-test-0123456789abcdef"
+
+    @tool(effect="read")
+    def leak() -> str:
+        """Says what it should not."""
+        return f"the key is {secret}"
+
+    wish = calls(("leak", "{}"), ("grep", f'{{"pattern": "{secret}"}}'), text=f"I use {secret}.")
+    async with world.open(wish, says(f"It is {secret}!"), tools=[leak], secrets=[secret]) as house:
+        run = await house.run(f"Keep {secret} to yourself.")
+        everything = "".join(
+            path.read_text() for path in world.folder.rglob("*") if path.is_file() and path.suffix != ".py"
+        )
+        assert secret not in everything
+        assert secret not in repr(house.driver.asked[1].entries)
+        assert secret not in repr(run)
+        assert run.text == "It is [secret of 24 characters]!"
+
+
+async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: Any):
+    def defect(_: Request) -> Reply:
+        raise ZeroDivisionError("a defect")
+
+    async with world.open(by_agent={"general": [says("Fine.")], "broken": [defect]}) as house:
+        world.agent("broken")
+        bad, good = await house.together(house.run("Break.", agent="broken"), house.run("Work."))
+        assert (bad.status, bad.reason, bad.error) == (
+            Status.FAILED,
+            Reason.CRASHED,
+            "ZeroDivisionError: a defect",
+        )
+        assert good.status is Status.DONE
+        assert [type(crash) for crash in house.crashes] == [ZeroDivisionError]
+
+
+async def test_the_beginning_of_the_request_stays_the_same_between_turns(world: Any):
+    look = calls(("ls", "{}"))
+    async with world.open(look, look, says("Done.")) as house:
+        await house.run("Look twice.")
+        asked = [one.request for one in house.driver.asked]
+        assert {one.system for one in asked} == {asked[0].system}
+        assert all(one.tools == asked[0].tools for one in asked)
+        for earlier, later in zip(house.driver.asked, house.driver.asked[1:], strict=False):
+            assert later.entries[: len(earlier.entries)] == earlier.entries
+
+
+async def test_a_cut_reply_says_so_in_the_file(world: Any):
+    reply = Reply(text="Long", cut="the rest was left out", stop=Stop.LENGTH)
+    async with world.open(reply) as house:
+        run = await house.run("Write a book.")
+        said = (await house.entries(run))[-1]
+        assert isinstance(said, Said)
+        assert (said.text, said.stop) == ("Long\n[the rest was left out]", "length")
+
+
+async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(world: Any):
+    """Shows: M08, M09, M10."""
+    made: list[str] = []
+
+    @tool
+    def act(what: str) -> str:
+        """Acts."""
+        made.append(what)
+        return "acted"
+
+    cut = Reply(
+        text="",
+        wishes=(Wish(tool="act", args='{"what": "ha', broken="its arguments were cut"),),
+        stop=Stop.LENGTH,
+    )
+    async with world.open(cut, says("I stop here."), tools=[act]) as house:
+        run = await house.run("Act.")
+        assert made == []
+        told = (await house.results(run))[0]
+        assert not told.ok
+        assert "did not run: its arguments were cut" in told.text
+        assert run.status is Status.DONE
