@@ -2,7 +2,7 @@
 
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 import msgspec
@@ -15,7 +15,8 @@ from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.turn import Model, Reply, Request
 from retinue.drivers.anthropic import Anthropic
 from retinue.drivers.grouping import units
-from retinue.drivers.openai_chat import OpenAIChat
+from retinue.drivers.openai_chat import OPENAI, OpenAIChat, shape
+from retinue.drivers.wire import body
 from retinue.ports import Driver
 from retinue.testing.model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, raw_stream, reply
@@ -135,6 +136,16 @@ async def test_no_thinking_says_nothing_of_it(provider: str, level: str | None):
     async with asker(provider) as it:
         body = (await it.ask([user("hi")], model={"thinking": level})).body
         assert not {"thinking", "reasoning_effort"} & body.keys()
+
+
+def test_only_openai_itself_has_the_new_name_of_the_output_limit():
+    """Shows: C099."""
+    model = Model(driver="openai", name="m", max_tokens=77)
+    request = Request(model=model, agent="a", system="", tools=(), entries=[user("hi")], memo={})
+    theirs = msgspec.json.decode(b"".join(body(request, shape(OPENAI))))
+    ours = msgspec.json.decode(b"".join(body(replace(request, memo={}), shape("http://127.0.0.1/v1"))))
+    assert (theirs["max_completion_tokens"], ours["max_tokens"]) == (77, 77)
+    assert "max_tokens" not in theirs
 
 
 async def test_keys_and_versions_travel_in_the_headers():

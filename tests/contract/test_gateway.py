@@ -43,6 +43,7 @@ from retinue.testing.replies import (
     stream_error,
     unfinished,
 )
+from retinue.testing.shapes import anthropic_events, openai_events
 
 KEY = "sk-test-0123456789abcdef"
 VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -50,6 +51,7 @@ MAKERS: dict[str, Callable[[str], Driver]] = {
     "openai": lambda url: OpenAIChat(url, KEY),
     "anthropic": lambda url: Anthropic(url, KEY),
 }
+EVENTS = {"openai": openai_events, "anthropic": anthropic_events}
 QUICK = GatewaySettings(
     attempts=3,
     rate_attempts=4,
@@ -186,6 +188,16 @@ async def test_one_who_leaves_while_trying_the_gate_leaves_it_to_the_next():
     probe.left()
     await waiting
     assert gate.enter() is not None
+
+
+async def test_a_model_that_accepts_and_then_says_it_is_overloaded_is_asked_a_bounded_number_of_times(
+    provider: str,
+):
+    """Shows: M02."""
+    async with talk(provider, lambda asked: stream_error(text="well, ")) as it:
+        failure = await it.fails()
+        assert (failure.reason, failure.partial) == ("rate_limited", "well, ")
+        assert it.asked == QUICK.rate_attempts
 
 
 async def test_a_spent_quota_is_not_asked_again(provider: str):
@@ -325,6 +337,14 @@ async def test_a_finish_reason_without_the_closing_event_is_enough(provider: str
         assert (await it.turn()).text == "whole"
 
 
+async def test_a_whole_answer_is_not_lost_to_a_server_that_will_not_hang_up(provider: str):
+    """Shows: M06."""
+    whole = len(b"".join(EVENTS[provider](reply("whole"), "a-model")))
+    async with talk(provider, [silence(after=whole - 1, answer=reply("whole"))]) as it:
+        assert (await it.turn()).text == "whole"
+        assert it.asked == 1
+
+
 async def test_a_stream_cut_within_a_call_brings_no_call(provider: str):
     """Shows: M08."""
     whole = calls(("write", {"path": "a", "content": "x" * 400}))
@@ -392,6 +412,17 @@ async def test_calls_with_equal_or_empty_ids_stay_apart(provider: str, ids: tupl
         answer = await it.turn()
     found = [(wish.tool, wish.args) for wish in answer.wishes]
     assert found == [("read", '{"path":"a"}'), ("read", '{"path":"b"}'), ("ls", "{}")]
+
+
+async def test_calls_and_names_without_end_are_bounded(provider: str):
+    """Shows: M15, M17."""
+    many = calls(*[("x" * 300, "{}")] * 5000, model="m\n" + "y" * 5000)
+    async with talk(provider, [many]) as it:
+        answer = await it.turn()
+    assert (len(answer.wishes), len(answer.wishes[0].tool)) == (4096, 256)
+    assert answer.cut == "more than 4096 calls in one reply; the rest was left out"
+    assert len(answer.model) <= 256
+    assert answer.model.startswith("m y")
 
 
 async def test_two_thousand_calls_in_one_reply_all_arrive_for_the_guard_to_count(provider: str):
@@ -585,6 +616,27 @@ async def test_a_driver_that_cannot_be_made_is_the_configurations_fault():
     with pytest.raises(ModelFailed, match="OPENAI_API_KEY is not set") as caught:
         await gateway.turn(request, lambda delta: None)
     assert caught.value.reason == "config"
+
+
+async def test_a_key_that_cannot_be_had_is_the_configurations_fault(provider: str):
+    def missing() -> str:
+        raise BadConfig(f"{VARIABLES[provider]} is not set")
+
+    make = {"openai": OpenAIChat, "anthropic": Anthropic}[provider]
+    gateway = Gateway({provider: lambda model: make("http://127.0.0.1:9", missing)}, fixed_chance())
+    request = Request(
+        model=Model(driver=provider, name="m"), agent="a", system="", tools=(), entries=[], memo={}
+    )
+    with pytest.raises(ModelFailed, match="is not set") as caught:
+        await gateway.turn(request, lambda delta: None)
+    await gateway.close()
+    assert caught.value.reason == "config"
+
+
+def test_a_base_url_with_a_password_is_refused(provider: str):
+    make = {"openai": OpenAIChat, "anthropic": Anthropic}[provider]
+    with pytest.raises(BadConfig, match=f"must hold no password: put the key into {VARIABLES[provider]}"):
+        make("https://me:secret@127.0.0.1/v1", "")
 
 
 async def test_drivers_are_made_once_per_model_and_settings_and_all_are_closed():

@@ -211,6 +211,7 @@ class _Block:
         self.slot = slot
         self.pieces: list[str] = []
         self.signature = part.signature or ""
+        """Comes whole with the block, or in pieces after it."""
 
 
 class _Reading:
@@ -277,6 +278,7 @@ class _Reading:
         part = event.content_block
         if part is None:
             return
+        self._into.stop_after(len(self._blocks))
         slot = self._into.call(part.name or "", part.id or "") if part.type == "tool_use" else None
         self._open = block = _Block(part, slot)
         self._blocks[len(self._blocks) if event.index is None else event.index] = block
@@ -284,6 +286,8 @@ class _Reading:
             self._into.argue(slot, encode(part.input).decode())
         if part.text:
             self._into.say(part.text)
+        if part.data:
+            self._into.keep(part.data)
         if part.thinking:
             block.pieces.append(self._into.think(part.thinking))
 
@@ -301,7 +305,7 @@ class _Reading:
         elif delta.thinking:
             block.pieces.append(self._into.think(delta.thinking))
         elif delta.signature:
-            block.signature += delta.signature
+            block.signature += self._into.keep(delta.signature)
 
     def told(self, event: _Event) -> None:
         self._count(event.usage)

@@ -7,6 +7,7 @@ from typing import Any
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
 from retinue.domain.run import Usage
 from retinue.domain.turn import Delta, Reply, Stop, Wish
+from retinue.drivers.trouble import quoted
 from retinue.drivers.wire import not_an_object
 
 MAX_CALLS = 4096
@@ -14,6 +15,9 @@ MAX_CALLS = 4096
 HIDDEN_TOKENS = 1_000_000
 """What a provider may count beyond the bytes that were sent or heard, hidden thinking above all; a count
 further above is a mistake."""
+MAX_BLOCKS = 2 * MAX_CALLS
+MAX_NAME = 256
+"""Characters of a tool's or a model's name: a longer one names nothing."""
 _KEPT_OF_TOO_LONG = 2_000
 _CHARS_PER_TOKEN = 4
 _ABSURD = 1 << 53
@@ -53,27 +57,32 @@ class Assembly:
         return "".join(self._texts)
 
     def say(self, piece: str) -> None:
-        piece = self._weighed(piece)
+        piece = self.keep(piece)
         if piece:
             self._texts.append(piece)
             self._heard(Delta(text=piece))
 
     def think(self, piece: str) -> str:
-        piece = self._weighed(piece)
+        piece = self.keep(piece)
         if piece:
             self._heard(Delta(thinking=piece))
         return piece
 
     def call(self, name: str, provider_id: str = "") -> Slot:
-        slot = Slot(name=name, id=provider_id, pieces=[])
+        slot = Slot(name=name[:MAX_NAME], id=provider_id, pieces=[])
         if len(self.slots) < MAX_CALLS:
             self.slots.append(slot)
         else:
             self._over = f"more than {MAX_CALLS} calls in one reply; the rest was left out"
         return slot
 
+    def stop_after(self, blocks: int) -> None:
+        """A reply of blocks without content is bounded too."""
+        if blocks > MAX_BLOCKS:
+            self._over = f"more than {MAX_BLOCKS} blocks in one reply; the rest was left out"
+
     def argue(self, slot: Slot, piece: str) -> None:
-        piece = self._weighed(piece)
+        piece = self.keep(piece)
         if piece:
             slot.size += len(piece)
             if slot.size <= MAX_ARGUMENT_BYTES:
@@ -92,10 +101,11 @@ class Assembly:
         return Reply(
             text=self.text,
             wishes=wishes,
-            model=self.model,
+            model=quoted(self.model)[:MAX_NAME],
             usage=usage,
             stop=stop,
-            thoughts=tuple(self.thoughts),
+            # A thought that was cut is not the one that was signed.
+            thoughts=() if self._over else tuple(self.thoughts),
             cut=self._over,
         )
 
@@ -107,7 +117,8 @@ class Assembly:
         last = len(self.slots) - 1
         return tuple(_wish(slot, cut=cut and at == last) for at, slot in enumerate(self.slots))
 
-    def _weighed(self, piece: str) -> str:
+    def keep(self, piece: str) -> str:
+        """As much of a piece as there is room for."""
         if self._over:
             return ""
         size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))

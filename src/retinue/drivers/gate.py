@@ -51,7 +51,8 @@ class Gate:
     def open(self, visit: "Visit") -> None:
         if self.shut and visit.round == self.refusals:
             self.shut = False
-            self.refusals = 0
+            # What becomes of this visit from here on is news again.
+            self.refusals = visit.round = 0
             self._wake()
 
     def leave(self, visit: "Visit") -> None:

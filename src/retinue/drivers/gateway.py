@@ -69,6 +69,10 @@ class Gateway:
                 return await watch.over(driver.turn(request, watch.heard))
             except Trouble as trouble:
                 seconds = turn.failed(trouble, visit, watch)
+            except ModelFailed:
+                raise
+            except RetinueError as error:
+                raise ModelFailed(str(error), reason=Reason.CONFIG) from error
             finally:
                 visit.left()
             await asyncio.sleep(seconds)
@@ -132,8 +136,9 @@ class _Turn:
     def failed(self, trouble: Trouble, visit: Visit, watch: Watch) -> float:
         """How long to wait before the turn is asked again; raises when it may not be."""
         if trouble.gate:
+            before = max(self._gate.refusals, self._refusals)
             self._refusals += 1
-            visit.refused(self._pause(trouble.pause, self._gate.refusals))
+            visit.refused(self._pause(trouble.pause, before))
         else:
             self._failures += 1
         seconds = 0.0 if trouble.gate else self._pause(trouble.pause, self._failures - 1)

@@ -8,7 +8,7 @@ import msgspec
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Reply, Request, Stop
-from retinue.drivers.assembly import Assembly, Slot, count
+from retinue.drivers.assembly import MAX_NAME, Assembly, Slot, count
 from retinue.drivers.grouping import Unit, tool_name
 from retinue.drivers.post import CONNECT_SECONDS, Post
 from retinue.drivers.trouble import INCOMPLETE, PASSING, by_name, quoted, trouble
@@ -45,8 +45,7 @@ class OpenAIChat:
         self._post = Post(
             server=f"{base}/chat/completions", variable=key_variable, connect_seconds=connect_seconds
         )
-        limit = "max_completion_tokens" if base.startswith("https://api.openai.com/") else "max_tokens"
-        self._shape = Shape(name="openai", head=lambda request: _head(request, limit), unit=_unit)
+        self._shape = shape(base)
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         key = self._post.key(self._key)
@@ -59,6 +58,12 @@ class OpenAIChat:
 
     async def close(self) -> None:
         await self._post.close()
+
+
+def shape(base_url: str) -> Shape:
+    """How requests to this server look: only OpenAI itself has a new name for the output limit."""
+    limit = "max_completion_tokens" if base_url.startswith("https://api.openai.com/") else "max_tokens"
+    return Shape(name="openai", head=lambda request: _head(request, limit), unit=_unit)
 
 
 def _head(request: Request, limit: str) -> bytes:
@@ -232,7 +237,7 @@ class _Reading:
         name = function.name or ""
         slot = self._slot(call, name)
         if name and name != slot.name and not slot.pieces:
-            slot.name += name
+            slot.name = (slot.name + name)[:MAX_NAME]
         args = function.arguments
         if args:
             self._into.argue(slot, args if isinstance(args, str) else encode(args).decode())

@@ -1,6 +1,7 @@
 """One request to a model's server and the stream that answers it."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -25,13 +26,15 @@ from retinue.drivers.trouble import (
     quoted,
     trouble,
 )
+from retinue.errors import BadConfig
 
 ALIVE = Delta()
 """Bytes came: the server lives, whether or not the model says anything."""
 CONNECT_SECONDS = 15.0
-LINGER_SECONDS = 5.0
+LINGER_SECONDS = 2.0
 """How long to wait for the formal end of a stream whose reply is already whole."""
 MAX_ERROR_BODY = 64 * 1024
+_CREDENTIALS = re.compile(r"//[^/?#]*@")
 
 
 class Reading(Protocol):
@@ -67,6 +70,8 @@ class Post:
     """Connections to one server, opened on first use and kept alive."""
 
     def __init__(self, *, server: str, variable: str, connect_seconds: float = CONNECT_SECONDS) -> None:
+        if _CREDENTIALS.search(server):
+            raise BadConfig(f"a base URL must hold no password: put the key into {variable}")
         self._server = server
         self._variable = variable
         """The environment variable that holds the key: what a person is told to check."""

@@ -75,16 +75,22 @@ def body(request: Request, shape: Shape) -> list[bytes]:
     if sealed.made_for != made_for:
         sealed.head = shape.head(request)
         sealed.made_for = made_for
-    *closed, last = units(request.entries, sealed.count)
-    first = sealed.count == 0
-    for unit in closed:
-        sealed.add(_messages(shape, unit, Place(first=first, last=False), b","))
-        first = False
-    if closed:
-        sealed.count = last.start
-        sealed.last = request.entries[last.start - 1]
-    tail = _messages(shape, last, Place(first=first, last=True), b"")
+    tail = _seal(sealed, request.entries, shape)
     return _packed([sealed.head, *sealed.parts(), tail, b"]}"])
+
+
+def _seal(sealed: Sealed, entries: Sequence[Entry], shape: Shape) -> bytes:
+    """Adds what can be added and gives back the last unit's messages."""
+    first = sealed.count == 0
+    following = units(entries, sealed.count)
+    unit = next(following)
+    for later in following:
+        sealed.add(_messages(shape, unit, Place(first=first, last=False), b","))
+        sealed.count = later.start
+        sealed.last = entries[later.start - 1]
+        first = False
+        unit = later
+    return _messages(shape, unit, Place(first=first, last=True), b"")
 
 
 def encode(value: Any) -> bytes:
@@ -124,7 +130,7 @@ def not_an_object(args: str) -> str:
 
 def _messages(shape: Shape, unit: Unit, place: Place, end: bytes) -> bytes:
     found = shape.unit(unit, place)
-    return b",".join([encode(message) for message in found]) + end if found else b""
+    return encode(found)[1:-1] + end if found else b""
 
 
 def _packed(parts: list[bytes]) -> list[bytes]:
