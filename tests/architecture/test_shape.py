@@ -57,6 +57,17 @@ def test_modules_are_nouns_or_verbs_one_can_say_aloud():
 
 
 def test_importing_the_package_is_light():
-    code = f"import sys, retinue; print([name for name in {HEAVY!r} if name in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"
+    assert _loaded("import retinue") == "[]"
+
+
+def test_the_overview_of_commands_needs_nothing_but_its_table():
+    assert _loaded("from retinue.__main__ import overview; assert 'sessions' in overview()") == "[]"
+
+
+def _loaded(code: str) -> str:
+    """Which heavy modules a fresh interpreter has after some code."""
+    tell = f"import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
+    done = subprocess.run(
+        [sys.executable, "-c", f"{code}; {tell}"], capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
