@@ -50,7 +50,7 @@ class FileStore:
         return await self._threads.do(lambda: self._create(new))
 
     async def find(self, ref: str) -> Session:
-        return await self._threads.do(lambda: self._shelf.find(ref))
+        return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
         everything = await self._threads.do(self._shelf.all)

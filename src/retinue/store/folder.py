@@ -17,10 +17,9 @@ from retinue.domain.session import Session, child_slug, top_slug
 from retinue.errors import BadDefinition, NotFound, Usage
 from retinue.ports import Chance, NewSession
 from retinue.store import names
-from retinue.store.disk import Stamp, no_room, read_file, stamp_of, write_new
+from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_new
 from retinue.store.facts import (
     Facts,
-    iso,
     read_facts,
     read_plan,
     time_of,
@@ -34,6 +33,8 @@ from retinue.store.snippet import last_words
 _TAKEN = frozenset({errno.ENOTEMPTY, errno.EEXIST, errno.ENOTDIR, errno.EISDIR})
 _SLUG_TIME = re.compile(r"-(\d{14})(?:-|$)")
 _NO_FACTS = Facts(id="")
+_NO_HEAD = Head(slug="")
+_NEVER = datetime.fromtimestamp(0, UTC)
 _DEEPEST = 16
 
 Stamps = tuple[Stamp | None, Stamp | None, Stamp | None]
@@ -125,9 +126,9 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Session
 
 def stamps_of(path: str) -> Stamps:
     return (
-        stamp_of(os.path.join(path, names.FACTS)),
-        stamp_of(os.path.join(path, names.PLAN)),
-        stamp_of(os.path.join(path, names.SESSION)),
+        stamp_of(f"{path}/{names.FACTS}"),
+        stamp_of(f"{path}/{names.PLAN}"),
+        stamp_of(f"{path}/{names.SESSION}"),
     )
 
 
@@ -142,15 +143,33 @@ def read(path: str) -> Found:
     stamps = stamps_of(path)
     problems: list[str] = []
     facts, plan = _facts(path, stamps, problems), _plan(path, stamps, problems)
-    start, words = last_words(os.path.join(path, names.SESSION))
-    head = read_head(start) or Head(slug="")
+    head = _NO_HEAD if facts.id and facts.slug else _head(path)
     session = _session(path, facts, plan, head, problems)
-    pinned = facts.pinned_at or (session.created_at if facts.pinned else None)
-    return Found(
-        session=replace(session, updated_at=updated_at(stamps), pinned_at=_aware(pinned), last_snippet=words),
-        problems=tuple(problems),
-        stamps=stamps,
-    )
+    return _told(Found(session=session, problems=tuple(problems), stamps=stamps), stamps)
+
+
+def again(found: Found) -> Found:
+    """The same session as its files are now. When only the conversation grew, only that is looked at."""
+    stamps = stamps_of(found.session.path)
+    if stamps == found.stamps:
+        return found
+    if stamps[:2] == found.stamps[:2] and stamps[0] is not None:
+        return _told(found, stamps)
+    return read(found.session.path)
+
+
+def _told(found: Found, stamps: Stamps) -> Found:
+    words = last_words(f"{found.session.path}/{names.SESSION}") if stamps[2] and stamps[2][1] else ""
+    session = replace(found.session, updated_at=updated_at(stamps), last_snippet=words)
+    return Found(session=session, problems=found.problems, stamps=stamps)
+
+
+def _head(path: str) -> Head:
+    try:
+        text = read_start(f"{path}/{names.SESSION}").decode("utf-8", "replace")
+    except OSError:
+        return _NO_HEAD
+    return read_head(text) or _NO_HEAD
 
 
 def _facts(path: str, stamps: Stamps, problems: list[str]) -> Facts:
@@ -185,14 +204,10 @@ def _session(path: str, facts: Facts, plan: Mapping[str, str], head: Head, probl
         if kind:
             problems.append(f"{path}: type {kind!r} is neither agent nor branch")
         kind = "agent" if parent_slug else "branch"
-    created = (
-        time_of(plan.get("created", ""))
-        or _aware(facts.created_at)
-        or _slug_time(slug)
-        or datetime.fromtimestamp(0, UTC)
-    )
-    if facts.created_at is not None and "created" in plan and plan["created"] == iso(facts.created_at):
-        created = _aware(facts.created_at) or created
+    created = time_of(plan.get("created", "")) or _aware(facts.created_at) or _slug_time(slug) or _NEVER
+    exact = _aware(facts.created_at)
+    if exact is not None and exact.replace(microsecond=0) == created:
+        created = exact
     return Session(
         id=facts.id or head.id or str(uuid.uuid5(uuid.NAMESPACE_URL, f"retinue:{slug}/{branch}")),
         slug=slug,
@@ -205,6 +220,7 @@ def _session(path: str, facts: Facts, plan: Mapping[str, str], head: Head, probl
         depth=facts.depth or int(kind == "agent"),
         aliases=facts.aliases,
         name=facts.name,
+        pinned_at=_aware(facts.pinned_at) or (created if facts.pinned else None),
         created_at=created,
         updated_at=created,
         attributes=facts.attributes,

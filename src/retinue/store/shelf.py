@@ -28,11 +28,11 @@ class Shelf:
     def at(self, path: str) -> folder.Found:
         """The session in this folder, as its files are now."""
         known = self._known.get(path)
-        if known is None or known.stamps != folder.stamps_of(path):
-            known = folder.read(path)
-            self._known[path] = known
-            self._places[known.session.id] = path
-        return known
+        found = folder.read(path) if known is None else folder.again(known)
+        if found is not known:
+            self._known[path] = found
+            self._places[found.session.id] = path
+        return found
 
     def put(self, session: Session) -> Session:
         """Remembers a session that was just made, without reading back what was just written."""
@@ -61,6 +61,13 @@ class Shelf:
             if meant is not None:
                 return meant
         raise NotFound(f"There is no session {ref!r}{_nearest(ref, everything)}")
+
+    def unchanged(self, session_id: str) -> Session | None:
+        """A session of this id whose files are as they were: a few looks at the disk, no reading."""
+        known = self._known.get(self._places.get(session_id, ""))
+        if known is None or known.stamps != folder.stamps_of(known.session.path):
+            return None
+        return known.session if known.session.id == session_id and known.stamps[2] else None
 
     def _remembered(self, ref: str) -> Session | None:
         path = self._places.get(ref)

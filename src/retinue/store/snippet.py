@@ -2,38 +2,48 @@
 
 import os
 
-from retinue.domain.transcript import snippet
-from retinue.store.reading import read
+from retinue.domain.transcript import Said, snippet
+from retinue.store.markdown import unescape
+from retinue.store.marker import OPEN, attributes
 
-_HEAD = 1024
 _NEAR = 4 * 1024
 _FAR = 64 * 1024
-_SEPARATOR = b"\n<!-- "
+_SEPARATOR = f"\n{OPEN}".encode()
+_SPEAKERS = (f"{OPEN}user".encode(), f"{OPEN}agent".encode())
 
 
-def last_words(path: str) -> tuple[str, str]:
-    """The first characters of the file, and the start of what was said last in it."""
+def last_words(path: str) -> str:
+    """The start of what was said last in a session.md; nothing when that lies too far from its end."""
     try:
         file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
-        return "", ""
+        return ""
     try:
         size = os.fstat(file).st_size
-        if not size:
-            return "", ""
-        start = os.pread(file, _HEAD, 0).decode("utf-8", "replace")
-        words = _words(file, size, _NEAR)
-        if not words and size > _NEAR:
-            words = _words(file, size, _FAR)
-        return start, words
+        for length in (_NEAR, _FAR):
+            words = _words(b"\n" + os.pread(file, length, max(0, size - length)))
+            if words or size <= length:
+                return words
+        return ""
     finally:
         os.close(file)
 
 
-def _words(file: int, size: int, length: int) -> str:
-    data = os.pread(file, length, max(0, size - length))
-    if size > length:
-        first = data.find(_SEPARATOR)
-        data = data[first + 1 :] if first >= 0 else b""
-    reading = read(data, "", lenient=True)
-    return snippet(reading.entries)
+def _words(data: bytes) -> str:
+    """Goes back from marker to marker until one has words. A user line that nothing follows is still open."""
+    end, last = len(data), True
+    while (start := data.rfind(_SEPARATOR, 0, end)) >= 0:
+        if data.startswith(_SPEAKERS, start + 1):
+            text = _said(data[start + 1 : end].decode("utf-8", "replace"), last=last)
+            if text.strip():
+                return snippet([Said(id="", by="user", text=text)])
+        end, last = start, False
+    return ""
+
+
+def _said(piece: str, *, last: bool) -> str:
+    line, _, body = piece[len(OPEN) :].partition("\n")
+    known = attributes(line)
+    if known is None or (last and known[""] == "user" and "n" not in known):
+        return ""
+    return unescape(body, escaped="esc" in known)
