@@ -104,7 +104,7 @@ def test_without_names_the_platforms_folders_are_used(tmp_path: Path):
 
 
 def test_the_configuration_of_seed_002_is_valid_as_it_stands(folder: Path):
-    """Shows: C001, C002, C006, C007, C008."""
+    """Shows: C002, C006."""
     (folder / "config.json").write_text(SEED_002)
     catalogue = DefinitionCatalogue.of(loaded(folder))
     assert {"reading-list", "todo", "journal", "general"} <= set(catalogue.names())

@@ -44,7 +44,7 @@ def inline(**keys: Any) -> Inline:
 
 
 def test_a_file_dropped_into_the_folder_is_an_agent_at_once(place: Place):
-    """Shows: A004, B005, B006."""
+    """Shows: B005, B006."""
     assert "scout" not in place.catalogue.names()
     place.write("scout.md", "---\ndescription: Looks\ntools: [read]\n---\nLook.\n")
     assert "scout" in place.catalogue.names()
@@ -54,14 +54,18 @@ def test_a_file_dropped_into_the_folder_is_an_agent_at_once(place: Place):
 
 
 def test_an_edit_counts_on_the_next_call_and_nothing_is_read_twice(place: Place):
-    """Shows: B011, B043, C010."""
+    """Shows: B011, B043."""
     path = place.write("scout.md", "---\nname: scout\n---\nFirst.\n")
+    assert place.agent("scout").prompt == "First."
+    os.utime(path, (1_000_000_000, 1_000_000_000))
     assert place.agent("scout").prompt == "First."
     reads = place.catalogue.reads
     assert place.agent("scout").prompt == "First."
     assert place.catalogue.reads == reads
-    path.write_text("---\nname: scout\n---\nSecond!\n")
-    assert place.agent("scout").prompt == "Second!"
+    for prompt in ("Secnd.", "Third.", "Forth."):
+        # Same inode, same size, and perhaps the same tick of the file system's clock.
+        path.write_text(f"---\nname: scout\n---\n{prompt}\n")
+        assert place.agent("scout").prompt == prompt
     path.unlink()
     with pytest.raises(NotFound):
         place.agent("scout")
@@ -204,7 +208,6 @@ def test_front_matter_alone_changes_fields_and_a_body_starts_anew(place: Place):
 
 
 def test_the_preset_is_the_file_itself_when_one_markdown_file_says_it_all(place: Place):
-    """Shows: A023."""
     text = "---\n# mine\nbackend: Claude\nmodel:   claude-3-7-sonnet-20250219\ntemperature: 0.3\n---\n\nWork.  \n"
     place.write("executor.md", text)
     found = place.catalogue.get("executor")

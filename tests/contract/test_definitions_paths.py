@@ -26,7 +26,7 @@ paths:
 
 
 def test_a_missing_section_is_added_at_the_end_in_the_seeds_shape():
-    """Shows: A023, A025, A026."""
+    """Shows: A026."""
     text = "---\nbackend: Claude   # mine\n\nmodel:  claude-3-7-sonnet-20250219\n---\n\nBody ---\n---\nrest\n"
     found = with_paths(text, SEED)
     assert found == text.replace("20250219\n---", f"20250219\n{SECTION}---")

@@ -33,7 +33,7 @@ def refusal(front: str, body: str = "Be good.") -> BadDefinition:
 
 
 def test_front_matter_and_body_make_an_agent():
-    """Shows: B005, C099, A032."""
+    """Shows: B005."""
     agent = parsed(
         "name: helper\ndescription: Helps.\ntools: [read, 'todo_*']\ntemperature: 0.7\nmodel: gpt-4.1\nmax_tokens: 900"
     )
@@ -50,7 +50,7 @@ def test_front_matter_and_body_make_an_agent():
 
 @pytest.mark.parametrize("written", ["tools: []", "tools: null", "tools:", ""])
 def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
-    """Shows: T05, B012."""
+    """Shows: T05."""
     assert parsed(written).tool_allow == (() if "[]" in written else None)
 
 
@@ -119,7 +119,7 @@ def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
     ],
 )  # fmt: skip
 def test_other_spellings_say_the_same(front: str, field: str, value: Any):
-    """Shows: C002, C004, C005, C009, D005, D006."""
+    """Shows: C002, C009, D005, D006."""
     body = "" if "systemPrompt" in front else "Be good."
     assert getattr(parsed(front, body), field) == value
 
@@ -208,7 +208,7 @@ def test_a_watcher_that_could_change_something_is_refused_by_name(front: str):
     ],
 )
 def test_a_watcher_that_only_reads_is_read_only_whatever_its_workspace_says(front: str):
-    """Shows: D010, D009."""
+    """Shows: D010."""
     assert parsed(front).workspace.writable is False
 
 

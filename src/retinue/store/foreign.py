@@ -11,10 +11,9 @@ from typing import Any, cast
 from retinue.domain.agent import NAME, Agent
 from retinue.errors import BadDefinition
 from retinue.store import definitions, toolnames, values, wild
-from retinue.store.catalogue import built_in_texts
 from retinue.store.dialects import Verdict
 from retinue.store.fields import ALIASES, NATIVE, Partial, Reading, interpret, merged, slugged
-from retinue.store.textfile import read_text
+from retinue.store.layers import built_in_texts, prompted
 from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
@@ -126,26 +125,14 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
 
 def _agent(found: wild.Found, partial: Partial, name: str) -> Agent:
     """The definition as ours; it must survive being written down and read again."""
-    beside = partial.pop("prompt_path", None)
-    prompts = [text for text in (partial.get("prompt"), found.body, beside) if text]
+    prompts = [text for text in (partial.get("prompt"), found.body, partial.get("prompt_path")) if text]
     if len(prompts) > 1:
         raise Wrong((), "has more than one prompt; keep one of them")
-    if beside is not None:
-        partial["prompt"] = _beside(found.path, beside)
-    elif found.body:
+    if found.body:
         partial["prompt"] = found.body
-    agent = definitions.build(partial, name)
+    agent = definitions.build(prompted(partial, found.path.parent, {}, str(found.path)), name)
     definitions.parse_preset(definitions.render(agent), str(found.path))
     return agent
-
-
-def _beside(path: Path, relative: str) -> str:
-    if Path(relative).is_absolute() or ".." in Path(relative).parts:
-        raise Wrong(("promptPath",), f"'{relative}' is not a file below {path.parent}")
-    try:
-        return definitions.prompt_of(read_text(path.parent / relative))
-    except OSError as error:
-        raise Wrong(("promptPath",), f"'{relative}' cannot be read: {error.strerror}") from error
 
 
 def _prepared(found: wild.Found) -> tuple[dict[str, Any], dict[str, str]]:

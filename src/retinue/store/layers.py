@@ -1,0 +1,179 @@
+"""What one place says about an agent: a built-in text or a user's file, read once until it changes."""
+
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retinue.errors import BadDefinition
+from retinue.store import definitions
+from retinue.store.fields import Partial, slugged
+from retinue.store.strict_yaml import Mistake
+from retinue.store.textfile import Stamp, read_text, stamp_of
+
+SETTLED_NS = 50_000_000
+"""A file changed more recently than this may change again within one tick of its clock, unseen by any stamp."""
+
+Watched = dict[Path, Stamp]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Layer:
+    """What one place says about an agent."""
+
+    source: str
+    partial: Mapping[str, Any]
+    text: str | None = None
+    """The file itself, when it is Markdown and needs nothing beside it."""
+
+
+class DefinitionFiles:
+    """Definition files, each read again only when its stamp changed."""
+
+    def __init__(self) -> None:
+        self._read_before: dict[Path, tuple[Stamp, Layer | BadDefinition]] = {}
+        self.reads = 0
+        """How many files were read so far."""
+
+    def layer(self, folder: Path, name: str, watched: Watched) -> Layer | None:
+        """What a folder's file says about an agent, if there is one; `watched` gets what its answer rests on."""
+        paths = [folder / f"{name}{end}" for end in (".md", ".json")]
+        stamps = {path: stamp_of(path) for path in paths}
+        watched.update(stamps)
+        there = [path for path, stamp in stamps.items() if stamp is not None]
+        if len(there) > 1:
+            raise BadDefinition(
+                str(there[0]), f"{there[1].name} beside it defines the same agent; keep one of the two"
+            )
+        if not there:
+            return None
+        layer = self._read(there[0], stamps[there[0]])
+        if "prompt_path" not in layer.partial:
+            return layer
+        return Layer(source=layer.source, partial=prompted(layer.partial, folder, watched, str(there[0])))
+
+    def forget(self, name: str) -> None:
+        for path in [each for each in self._read_before if each.stem == name]:
+            del self._read_before[path]
+
+    def _read(self, path: Path, stamp: Stamp) -> Layer:
+        before = self._read_before.get(path)
+        if before is None or before[0] != stamp or not settled({path: stamp}):
+            self.reads += 1
+            before = (stamp, _layer_or_bad(path))
+            self._read_before[path] = before
+        if isinstance(before[1], BadDefinition):
+            raise before[1]
+        return before[1]
+
+
+def unchanged(watched: Mapping[Path, Stamp]) -> bool:
+    return all(stamp_of(path) == stamp for path, stamp in watched.items())
+
+
+def settled(watched: Mapping[Path, Stamp]) -> bool:
+    """Whether all stamps are old enough to be trusted."""
+    newest = max((stamp[1] for stamp in watched.values() if stamp is not None), default=0)
+    return not 0 <= time.time_ns() - newest < SETTLED_NS
+
+
+def files_in(folder: Path) -> list[Path]:
+    """Files that define agents, or try to."""
+    if not folder.is_dir():
+        return []
+    found = sorted(path for path in folder.iterdir() if path.suffix in (".md", ".json"))
+    return [path for path in found if not path.name.startswith(".")]
+
+
+def prompted(
+    said: Mapping[str, Any], folder: Path, watched: Watched, where: str = "the configuration"
+) -> Partial:
+    """The same with the prompt of a definition that keeps it in a file beside it."""
+    partial = dict(said)
+    relative = partial.pop("prompt_path", None)
+    if relative is None:
+        return partial
+    path = folder / relative
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise BadDefinition(where, f"promptPath: '{relative}' must be a file below {folder}")
+    watched[path] = stamp_of(path)
+    try:
+        return partial | {"prompt": definitions.prompt_of(read_text(path))}
+    except FileNotFoundError as error:
+        raise BadDefinition(where, f"promptPath: there is no file {path}") from error
+
+
+def write(path: Path, text: str, *, replace: bool) -> None:
+    """The whole text or nothing. Without `replace`, whoever was first keeps the file."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    temporary = path.with_name(f".{path.stem}.{os.getpid()}.new")
+    with temporary.open("w", encoding="utf-8", newline="") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        if replace:
+            temporary.replace(path)
+        else:
+            # Linking never replaces a file.
+            os.link(temporary, path)
+    except FileExistsError:
+        return
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _layer_or_bad(path: Path) -> Layer | BadDefinition:
+    """What a file says, or why it says nothing; either is kept until the file changes."""
+    try:
+        text = read_text(path)
+        if path.suffix == ".md":
+            return markdown_layer(text, str(path), path.stem)
+        return _layer(definitions.json_text(text), str(path), path.stem, None)
+    except FileNotFoundError:
+        return BadDefinition(str(path), "was removed while it was read")
+    except Mistake as mistake:
+        return BadDefinition(f"{path}:{mistake.line}", mistake.problem)
+    except BadDefinition as bad:
+        return bad
+
+
+def markdown_layer(text: str, source: str, name: str) -> Layer:
+    return _layer(definitions.markdown(text), source, name, text)
+
+
+def _layer(written: definitions.Written, source: str, name: str, text: str | None) -> Layer:
+    partial = definitions.partial_of(written)
+    named = partial.get("name") or name
+    if named != name:
+        raise Mistake(
+            written.lines.get(("name",), 1),
+            f"the file is called '{name}' and the agent in it '{named}'; they must agree",
+        )
+    return Layer(source=source, partial=partial, text=text)
+
+
+def harmless(layer: Layer) -> Layer:
+    """A project never says where a model is asked: the user's key would go there."""
+    if layer.partial.get("driver_settings") or layer.partial.get("external"):
+        raise BadDefinition(
+            layer.source,
+            "a project's definition may not say which server is asked; remove driver_settings and external",
+        )
+    return layer
+
+
+def misnamed(path: Path) -> BadDefinition:
+    slug = slugged(path.stem)
+    say = f"; '{slug}{path.suffix}' would do" if slug else ""
+    return BadDefinition(str(path), f"is not called like an agent: use a-z, 0-9 and hyphens, at most 64{say}")
+
+
+def built_in_texts() -> dict[str, str]:
+    """Read beside this module: the general way to package data takes longer to import than all of them to read."""
+    return {path.stem: path.read_text("utf-8") for path in sorted(_AGENTS.glob("*.md"))}
+
+
+_AGENTS = Path(__file__).with_name("agents")
