@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-PATIENCE = 30.0
+PATIENCE = 15.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +48,16 @@ class Screen:
         """Ctrl and a letter, as the terminal's own keys."""
         os.write(self.fd, bytes([ord(key.upper()) - 64]))
 
+    def press_until(self, key: str, done: Callable[[], bool]) -> None:
+        """Presses again now and then: the line editor may miss a key that comes while it prepares."""
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < deadline, f"Ctrl-{key} did nothing; seen: {self.seen!r}"
+            self.press(key)
+            quiet = time.monotonic() + 1
+            while not done() and time.monotonic() < quiet:
+                self._read(0.05)
+
     def until(self, text: str) -> str:
         """Everything seen so far, once it holds the text; what was seen before counts only once."""
         wanted = text.encode()
@@ -65,8 +75,8 @@ class Screen:
             pass
         return self.process.wait(PATIENCE), self.seen.decode("utf-8", "replace")
 
-    def _read(self) -> bool:
-        if not select.select([self.fd], [], [], PATIENCE)[0]:
+    def _read(self, patience: float = PATIENCE) -> bool:
+        if not select.select([self.fd], [], [], patience)[0]:
             return False
         try:
             piece = os.read(self.fd, 65536)

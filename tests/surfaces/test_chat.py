@@ -1,7 +1,6 @@
 """Talking line by line, on a terminal and from a script."""
 
 import json
-import os
 import termios
 from pathlib import Path
 from typing import Any
@@ -39,9 +38,8 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(retinue: Any, eventu
     screen.type("/path\n")
     path = Path(screen.until("session.md").split()[-1])
     screen.until("> ")
-    screen.press("c")
-    screen.until("again leaves")
-    screen.press("c")
+    screen.press_until("c", lambda: b"again leaves" in screen.seen)
+    screen.press_until("c", lambda: screen.process.poll() is not None)
     assert screen.left()[0] == 0
     assert "think" in path.read_text()
 
@@ -100,7 +98,8 @@ def test_hostile_names_and_words_stay_harmless_at_the_prompt(retinue: Any):
     seen = screen.until("done")
     assert "\x1b]0" not in seen
     assert "␛]0;owned␇done" in seen
-    os.write(screen.fd, b"\x04")
+    screen.until("> ")
+    screen.press("d")
     assert screen.left()[0] == 0
 
 

@@ -76,7 +76,7 @@ def test_a_session_is_branched_exported_and_opened(retinue: Any, talked: dict[st
     branched = retinue("sessions", "branch", talked["slug"], "--exclude", "--name", "other", "--json").json
     assert branched["branch"] != "main"
     assert branched["entries"] == 2
-    assert retinue("sessions", "export", talked["slug"]).out == Path(talked["path"]).read_text()
+    assert retinue("sessions", "export", talked["path"]).out == Path(talked["path"]).read_text()
     entries = retinue("sessions", "export", talked["path"], "--json").json
     assert [entry["kind"] for entry in entries] == ["said"] * 4
     assert entries[2]["text"] == "Second question"

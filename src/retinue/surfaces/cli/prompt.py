@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from retinue.surfaces.cli.terminal import Terminal
 
 SIGN = "> "
+LEAVES = 2
+"""So many times Ctrl-C, and the person is gone."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -26,15 +28,27 @@ class Prompt:
     def line(self) -> str | None:
         """The next line, or None when the person leaves."""
         if not self.interactive:
-            return sys.stdin.readline().rstrip("\n") if _more() else None
+            line = sys.stdin.readline()
+            return line.rstrip("\n") if line else None
         self._prepare()
-        for left in (1, 0):
+        # Ctrl-C raises here, whatever the event loop has made of it.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        try:
+            return self._typed()
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+    def _typed(self) -> str | None:
+        pressed = 0
+        while pressed < LEAVES:
             try:
-                return _typed()
+                if pressed:
+                    self.terminal.note("\n(Ctrl-C again leaves, and so does Ctrl-D)")
+                return input(SIGN)
             except EOFError:
                 break
             except KeyboardInterrupt:
-                self.terminal.note("\n(Ctrl-C again leaves, and so does Ctrl-D)" if left else "")
+                pressed += 1
         self.terminal.line()
         return None
 
@@ -51,17 +65,3 @@ class Prompt:
     def _completion(self, start: str, number: int) -> str | None:
         matches = [word for word in self.words if word.startswith(start)]
         return matches[number] if number < len(matches) else None
-
-
-def _typed() -> str:
-    """Ctrl-C raises here, whatever the event loop has made of it."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    try:
-        return input(SIGN)
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
-def _more() -> bool:
-    """Whether standard input holds another line; a pipe is waited for."""
-    return bool(sys.stdin.buffer.peek(1))  # pyright: ignore[reportAttributeAccessIssue, reportUnknownArgumentType, reportUnknownMemberType]  (standard input is buffered)

@@ -10,6 +10,7 @@ import click
 
 from retinue.app import App
 from retinue.domain.session import Session
+from retinue.domain.transcript import Said
 from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.command import on_app
 from retinue.surfaces.cli.options import Group
@@ -64,15 +65,16 @@ async def open_session(app: App, terminal: Terminal, session: str) -> int:
 
 @sessions.command("branch")
 @click.argument("session")
-@click.option("--at", metavar="ENTRY", help="The user entry to branch at; the last one when not given.")
-@click.option("--exclude", is_flag=True, help="Leave that entry itself out.")
+@click.option("--at", metavar="ENTRY", help="The user entry to branch at; without it, all that was said.")
+@click.option("--exclude", is_flag=True, help="Leave that entry itself out; without --at, the last one.")
 @click.option("--name", default="", metavar="N", help="The branch's name.")
 @on_app()
 async def branch_session(
     app: App, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
 ) -> None:
     """Go on from an earlier point in a copy, with all of the session's agents."""
-    branched = await app.branch(session, at=at, include=not exclude, name=name)
+    point = await _last_words(app, session) if exclude and at is None else at
+    branched = await app.branch(session, at=point, include=not exclude, name=name)
     await _changed(app, terminal, branched.path)
 
 
@@ -135,6 +137,14 @@ async def export_session(app: App, terminal: Terminal, session: str) -> None:
 
 def _file(session: Session) -> Path:
     return Path(session.path) / "session.md"
+
+
+async def _last_words(app: App, session: str) -> str:
+    """The last entry of a person."""
+    said = [entry for entry in await app.entries(session) if isinstance(entry, Said) and entry.by == "user"]
+    if not said:
+        raise Usage(f"{session} holds no words of a person: there is nothing to leave out")
+    return said[-1].id
 
 
 async def _changed(app: App, terminal: Terminal, ref: str) -> None:
