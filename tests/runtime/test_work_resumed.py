@@ -1,0 +1,195 @@
+"""A process dies and another takes its runs up: what was answered is not asked again, what was done is not redone."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.run import Reason, Status
+from retinue.domain.transcript import dangling
+from retinue.errors import Refused
+from retinue.ports import Call, Tool
+from retinue.runtime import recover
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+
+def waits_for_ever(begun: asyncio.Event, effect: str) -> Tool:
+    @tool(effect=effect)
+    async def act() -> str:
+        """Never comes back."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    return act
+
+
+def comes_back(made: list[str], effect: str) -> Tool:
+    @tool(effect=effect)
+    def act(call: Call) -> str:
+        """Comes back."""
+        made.append(call.id)
+        return "done now"
+
+    return act
+
+
+async def left_in_the_call(world: Any, effect: str) -> Any:
+    """A run whose process died while a tool was at work."""
+    begun = asyncio.Event()
+    async with world.open(
+        calls(("act", "{}"), text="Acting."), tools=[waits_for_ever(begun, effect)]
+    ) as house:
+        run = await house.ask("Act.")
+        await begun.wait()
+    return run
+
+
+async def test_a_run_whose_process_died_stays_in_the_ledger_and_in_its_file(world: Any):
+    run = await left_in_the_call(world, "read")
+    async with world.open() as house:
+        left = await house.now(run)
+        assert (left.status, left.turns, left.tool_calls) == (Status.RUNNING, 1, 1)
+        entries = await house.entries(run)
+        assert [called.tool for called in dangling(entries)] == ["act"]
+
+
+async def test_a_call_that_only_reads_is_made_again_and_the_model_is_not_asked_again(world: Any):
+    for effect in ("read", "idempotent"):
+        run = await left_in_the_call(world, effect)
+        made: list[str] = []
+        async with world.open(says("Finished."), tools=[comes_back(made, effect)]) as house:
+            ended = await house.resume(run)
+            assert (ended.status, ended.text) == (Status.DONE, "Finished.")
+            assert (ended.turns, ended.tool_calls, ended.attempts) == (2, 1, 2)
+            assert ended.usage.input == 20
+            assert [result.text for result in await house.results(run)] == ["done now"]
+            assert made == [dangling(house.heard(0)[:-1])[0].id]
+            assert len(house.driver.asked) == 1
+
+
+async def test_a_call_with_an_effect_is_never_made_twice_and_its_outcome_is_called_unknown(world: Any):
+    run = await left_in_the_call(world, "once")
+    made: list[str] = []
+    async with world.open(says("I checked."), tools=[comes_back(made, "once")]) as house:
+        ended = await house.resume(run)
+        assert (ended.status, made) == (Status.DONE, [])
+        result = (await house.results(run))[0]
+        assert not result.ok
+        assert "Outcome unknown" in result.text
+
+
+async def test_a_reply_half_heard_is_asked_for_again(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+    async with world.open(says("All of it.")) as house:
+        ended = await house.resume(run)
+        assert ended.text == "All of it."
+        assert await house.said(run) == ["All of it."]
+
+
+class Unwilling:
+    """A ledger that takes no end of a run: a process that dies between the last word and the end."""
+
+    def __init__(self, ledger: Any, fell: asyncio.Event) -> None:
+        self._ledger = ledger
+        self._fell = fell
+        self.steps = 0
+
+    async def do(self, step: Any) -> Any:
+        self.steps += 1
+        if self.steps > 1:
+            self._fell.set()
+            await asyncio.Event().wait()
+        return await self._ledger.do(step)
+
+    async def look(self, step: Any) -> Any:
+        return await self._ledger.look(step)
+
+
+async def test_a_last_word_that_is_on_disk_is_the_end_and_is_not_asked_for_again(world: Any):
+    fell = asyncio.Event()
+    async with world.open(says("The end."), ledger=Unwilling(world.ledger, fell)) as house:
+        run = await house.ask("Finish.")
+        await fell.wait()
+    async with world.open(says("never")) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.text, ended.turns) == (Status.DONE, "The end.", 1)
+        assert house.driver.asked == []
+
+
+async def test_counts_after_a_death_are_those_of_the_file(world: Any):
+    begun = asyncio.Event()
+    steps = [calls(("ls", "{}"), ("ls", "{}"), text="One."), calls(("act", "{}"), text="Two.")]
+    async with world.open(*steps, tools=[waits_for_ever(begun, "read")]) as house:
+        run = await house.ask("Count.")
+        await begun.wait()
+    async with world.open(says("Three."), tools=[comes_back([], "read")]) as house:
+        ended = await house.resume(run)
+        assert (ended.turns, ended.tool_calls, ended.usage.output) == (3, 3, 15)
+
+
+async def test_an_edit_made_while_the_run_was_down_is_the_conversation(world: Any):
+    """Shows: A040."""
+    run = await left_in_the_call(world, "read")
+    path = Path(run.path)
+    path.write_text(path.read_text().replace("Act.", "Act gently."))
+    async with world.open(says("Gently done."), tools=[comes_back([], "read")]) as house:
+        await house.resume(run)
+        assert house.heard(0)[0].text == "Act gently."
+
+
+async def test_a_run_is_started_three_times_at_most_and_then_counts_as_lost(world: Any):
+    run = await left_in_the_call(world, "read")
+    for _ in range(2):
+        begun = asyncio.Event()
+        async with world.open(tools=[waits_for_ever(begun, "read")]) as house:
+            await recover.resume(run.id, house.ports, left_by=(await house.now(run)).owner)
+            await begun.wait()
+    async with world.open(says("never")) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.reason, ended.attempts) == (Status.LOST, Reason.RECOVERY_LIMIT, 3)
+        assert house.driver.asked == []
+
+
+async def test_of_two_processes_that_saw_the_owner_die_only_one_takes_the_run(world: Any):
+    """Shows: P19."""
+    run = await left_in_the_call(world, "read")
+    refused: list[str] = []
+    tools = [comes_back([], "read")]
+    async with world.open(says("Mine."), tools=tools) as one, world.open(says("Mine."), tools=tools) as two:
+        dead = (await one.now(run)).owner
+        await recover.resume(run.id, one.ports, left_by=dead)
+        try:
+            await recover.resume(run.id, two.ports, left_by=dead)
+        except Refused as error:
+            refused.append(str(error))
+        assert (await one.ended(run)).text == "Mine."
+        assert (len(refused), len(one.driver.asked), len(two.driver.asked)) == (1, 1, 0)
+
+
+async def test_the_deadline_counts_from_the_first_start_and_survives_the_death(world: Any):
+    begun = asyncio.Event()
+    async with world.open(calls(("act", "{}")), tools=[waits_for_ever(begun, "read")]) as house:
+        run = await house.ask("Act.", deadline_seconds=0.5)
+        await begun.wait()
+    await asyncio.sleep(0.5)
+    async with world.open(says("never"), tools=[comes_back([], "read")]) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
+        assert house.driver.asked == []
+
+
+async def test_calls_of_a_run_that_is_gone_get_an_honest_answer_in_the_next_one(world: Any):
+    """Shows: P18."""
+    run = await left_in_the_call(world, "read")
+    world.ledger = type(world.ledger)()
+    made: list[str] = []
+    async with world.open(says("I see."), tools=[comes_back(made, "read")]) as house:
+        session = await house.store.find(run.session_id)
+        ended = await house.run("What happened?", session=session)
+        assert (ended.status, made) == (Status.DONE, [])
+        entries = house.heard(0)
+        assert dangling(entries) == ()
+        assert "Nothing is known of its outcome" in (await house.results(run))[0].text
