@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.limits import HARD_DEPTH, Limits
-from retinue.errors import BadConfig, BadDefinition
+from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.store import dialects, strict_json, values
 from retinue.store import fields as definition
-from retinue.store.catalogue import Inline
+from retinue.store.catalogue import DefinitionCatalogue, Inline
 from retinue.store.strict_yaml import MAX_DEPTH, Mistake
-from retinue.store.textfile import read_text
+from retinue.store.textfile import read_text, stamp_of
 from retinue.store.values import Path as KeyPath
 from retinue.store.values import Wrong
 
@@ -109,9 +109,23 @@ def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
     named = settings.pop("model", None)
     model = env.get("RETINUE_MODEL") or named or None
     providers = _providers(env, settings.pop("providers", None) or {})
-    return Config(
+    config = Config(
         home=_home(env, home), folder=folder, file=file, model=model, providers=providers, **settings
     )
+    _check_watchers(config)
+    return config
+
+
+def _check_watchers(config: Config) -> None:
+    """A watcher that could change something stops the start, with its name: merged, because its tools may stand
+    in a file."""
+    watchers = [each.name for each in config.agents if "watcher" in (each.partial.get("roles") or ())]
+    catalogue = DefinitionCatalogue.of(config)
+    for name in watchers:
+        try:
+            catalogue.get(name)
+        except NotFound as missing:
+            raise BadConfig(f"{config.file}: agents: {missing.__cause__ or missing}") from missing
 
 
 def _home(env: Mapping[str, str], given: str | None) -> Path:
@@ -141,7 +155,11 @@ def _platform(env: Mapping[str, str], which: str) -> Path:
 
 def _file(folder: Path) -> tuple[Path | None, dict[str, Any]]:
     """The configuration file and what it says, not yet judged."""
-    there = [folder / name for name in ("config.toml", "config.json") if (folder / name).exists()]
+    names = ("config.toml", "config.json")
+    try:
+        there = [folder / name for name in names if stamp_of(folder / name) is not None]
+    except BadDefinition as bad:
+        raise BadConfig(str(bad)) from bad
     if len(there) > 1:
         raise BadConfig(f"{folder}: holds both config.toml and config.json; keep one of the two")
     if not there:

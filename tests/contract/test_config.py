@@ -207,6 +207,19 @@ def test_a_file_that_cannot_be_read_is_said_so(folder: Path, name: str, text: st
         loaded(folder)
 
 
+def test_a_watcher_that_could_change_something_stops_the_start(folder: Path):
+    """Shows: D010."""
+    with pytest.raises(BadConfig, match=r"config\.json: agents: .*the watcher 'spy' must be read-only"):
+        said(folder, {"agents": [{"id": "spy", "capabilities": ["watcher"], "tools": ["read", "write"]}]})
+    good = {"id": "spy", "capabilities": ["watcher"], "tools": ["read"]}
+    assert [
+        each.name for each in said(folder, {"agents": [good, {"id": "pair", "roles": ["watcher"]}]}).agents
+    ] == [
+        "spy",
+        "pair",
+    ]
+
+
 def test_two_files_are_one_too_many(folder: Path):
     (folder / "config.toml").write_text("")
     with pytest.raises(BadConfig, match=r"holds both config\.toml and config\.json"):

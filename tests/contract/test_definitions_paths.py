@@ -76,9 +76,19 @@ def test_any_patterns_are_read_back_and_the_second_writing_replaces_the_first(fi
     assert with_paths(once, second) == with_paths(text, second)
 
 
-def test_front_matter_in_braces_cannot_be_spliced():
-    with pytest.raises(BadDefinition, match="write one field to a line"):
-        with_paths("---\n{name: x}\n---\nBody\n", SEED)
+@pytest.mark.parametrize(
+    "front",
+    [
+        "{name: x}",
+        'description: "words\npaths:\n  go on"',
+        "description: 'a\npaths: b'\nname: x",
+        "- a",
+        "words",
+    ],
+)
+def test_a_section_that_would_not_count_is_never_written(front: str):
+    with pytest.raises(BadDefinition):
+        with_paths(f"---\n{front}\n---\nBody\n", SEED)
 
 
 @pytest.mark.parametrize("text", ["", "-", "--", "---", "---\n", "---\nname: x\n", "---\nname: x\n--", "name: x\n", " ---\na: b\n---\n"])  # fmt: skip

@@ -1,12 +1,13 @@
 """The catalogue: which agents there are, merged from all places that define them, and live when a file changes."""
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol, Self
 
 from retinue.domain.agent import NAME, Defined, preset_hash
-from retinue.errors import BadDefinition, NotFound, Refused
+from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.store import ceilings, definitions
 from retinue.store.fields import Partial, merged
 from retinue.store.layers import (
@@ -131,7 +132,9 @@ class DefinitionCatalogue:
     def ensure_general(self) -> None:
         """Writes the general agent to the user's folder if there is none, so that a person can change it."""
         if all(stamp_of(self.user_dir / f"{GENERAL}{end}") is None for end in (".md", ".json")):
-            write(self.user_dir / f"{GENERAL}.md", self.builtin()[GENERAL], replace=False)
+            # Where the folder cannot be written, the built-in text serves as well.
+            with suppress(OSError):
+                write(self.user_dir / f"{GENERAL}.md", self.builtin()[GENERAL], replace=False)
 
     def save(self, name: str, text: str) -> Defined:
         """Writes a user's definition after trying it; the next `get` sees it."""
@@ -141,7 +144,10 @@ class DefinitionCatalogue:
         agent = definitions.parse_preset(text, str(path), name=name)
         if agent.name != name:
             raise BadDefinition(str(path), f"names itself '{agent.name}'; a file is called like its agent")
-        write(path, text, replace=True)
+        try:
+            write(path, text, replace=True)
+        except OSError as error:
+            raise Failed(f"{path} cannot be written: {error.strerror}") from error
         self.invalidate(name)
         return self.get(name)
 
@@ -161,7 +167,10 @@ class DefinitionCatalogue:
         if not files:
             raise NotFound(self._missing(name))
         for path in files:
-            path.unlink()
+            try:
+                path.unlink()
+            except OSError as error:
+                raise Failed(f"{path} cannot be removed: {error.strerror}") from error
         self.invalidate(name)
 
     def builtin(self) -> Mapping[str, str]:

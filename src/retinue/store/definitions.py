@@ -62,7 +62,7 @@ def markdown(text: str) -> Written:
     except BadDefinition as bad:
         raise Mistake(1, bad.problem) from bad
     try:
-        document = strict_yaml.document(front)
+        document = strict_yaml.document(front.replace("\r\n", "\n"))
     except Mistake as mistake:
         raise Mistake(mistake.line + 1, mistake.problem) from mistake
     return written(document, body, first=2)

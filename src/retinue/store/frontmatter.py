@@ -1,10 +1,12 @@
 """Front matter: the YAML between two lines of three dashes at the top of a Markdown file, found without a YAML reader."""
 
 import re
+from functools import lru_cache
+from typing import Any
 
 from retinue.domain.agent import Paths
 from retinue.errors import BadDefinition
-from retinue.store import yaml_text
+from retinue.store import strict_yaml, yaml_text
 
 _OPENING = re.compile("\ufeff?---[ \t]*\r?\n")
 _PATHS = re.compile(
@@ -30,9 +32,22 @@ def split(text: str, where: str = "the definition") -> tuple[str, str]:
     return text[opening.end() : closing.start()], body.removeprefix("\r").removeprefix("\n")
 
 
+@lru_cache(maxsize=256)
 def with_paths(text: str, paths: Paths, where: str = "the definition") -> str:
     """The same text with this `paths` section in its front matter, in place of the old one or at the end;
-    everything else stays byte for byte."""
+    everything else stays byte for byte. A text in which the section would not count is an error."""
+    spliced = _spliced(text, paths, where)
+    front, _ = split(spliced, where)
+    found: Any = strict_yaml.load(front.replace("\r\n", "\n"), where)
+    said = {name: list(patterns) for name, patterns in _lists(paths)}
+    if not isinstance(found, dict) or found != found | {"paths": said}:
+        raise BadDefinition(
+            where, "has front matter into which no paths can be written; write one field to a line"
+        )
+    return spliced
+
+
+def _spliced(text: str, paths: Paths, where: str) -> str:
     front, _ = split(text, where)
     start = text.index("\n") + 1
     end = start + len(front)
@@ -49,9 +64,13 @@ def with_paths(text: str, paths: Paths, where: str = "the definition") -> str:
 
 def paths_section(paths: Paths) -> str:
     """Seed 000's shape: each list by name, its patterns in double quotes. A list nobody gave is left out."""
-    lists = (("read", paths.read), ("write", paths.write), ("deny", paths.deny))
-    said = [_patterns(name, patterns) for name, patterns in lists if patterns is not None]
+    said = [_patterns(name, patterns) for name, patterns in _lists(paths)]
     return "paths:\n" + "".join(said) if said else "paths: {}\n"
+
+
+def _lists(paths: Paths) -> list[tuple[str, tuple[str, ...]]]:
+    lists = (("read", paths.read), ("write", paths.write), ("deny", paths.deny))
+    return [(name, patterns) for name, patterns in lists if patterns is not None]
 
 
 def _patterns(name: str, patterns: tuple[str, ...]) -> str:

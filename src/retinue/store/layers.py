@@ -83,7 +83,10 @@ def files_in(folder: Path) -> list[Path]:
     """Files that define agents, or try to."""
     if not folder.is_dir():
         return []
-    found = sorted(path for path in folder.iterdir() if path.suffix in (".md", ".json"))
+    try:
+        found = sorted(path for path in folder.iterdir() if path.suffix in (".md", ".json"))
+    except OSError as error:
+        raise BadDefinition(str(folder), f"cannot be read: {error.strerror}") from error
     return [path for path in found if not path.name.startswith(".")]
 
 
@@ -96,7 +99,7 @@ def prompted(
     if relative is None:
         return partial
     path = folder / relative
-    if not path.resolve().is_relative_to(folder.resolve()):
+    if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise BadDefinition(where, f"promptPath: '{relative}' must be a file below {folder}")
     watched[path] = stamp_of(path)
     try:

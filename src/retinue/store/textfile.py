@@ -17,6 +17,9 @@ def stamp_of(path: Path) -> Stamp:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError as error:
+        # What cannot be looked at may still exist, and must not count as absent: it may take rights away.
+        raise BadDefinition(str(path), f"cannot be read: {error.strerror}") from error
     return found.st_ino, found.st_mtime_ns, found.st_size
 
 
