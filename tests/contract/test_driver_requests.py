@@ -389,6 +389,27 @@ async def test_thoughts_go_back_first_and_unchanged_to_the_provider_that_signed_
         assert b"thinking" not in (await it.ask(entries)).raw
 
 
+async def test_thinking_is_not_asked_for_between_calls_whose_thoughts_are_gone():
+    loop = [call("c1"), result("c1"), agent("more", calls=1, at="a2"), call("c2"), result("c2")]
+    asked_for: list[bool] = []
+    async with asker("anthropic") as it:
+        for entries in (
+            [user("hi"), agent("so", calls=1, thoughts=THOUGHTS), *loop],
+            [user("hi"), agent("so", calls=1), *loop],
+            [user("hi"), agent("so", calls=1), *loop, user("next", "u2")],
+            [
+                user("hi"),
+                agent("so", calls=1),
+                *loop,
+                agent("done", at="a3"),
+                Notice(id="n", kind="x", text="y"),
+            ],
+        ):
+            asked = await it.ask(entries, model={"thinking": "low"}, memo={})
+            asked_for.append("thinking" in asked.body)
+    assert asked_for == [True, False, True, True]
+
+
 async def test_thoughts_are_heard_and_kept_with_their_signatures():
     async with asker("anthropic", reply("done", thinking="let me see")) as it:
         answer = await it.turn([user("hi")])

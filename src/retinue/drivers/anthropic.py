@@ -1,12 +1,13 @@
 """Messages: Anthropic, and every server that speaks as it does."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Called
+from retinue.domain.transcript import Called, Entry, Said
 from retinue.domain.turn import Delta, Model, Reply, Request, Stop
 from retinue.drivers.assembly import Assembly, Slot, count
 from retinue.drivers.grouping import Unit, tool_name
@@ -54,6 +55,8 @@ class Anthropic:
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         key = self._post.key(self._key)
+        if request.model.thinking in BUDGETS and not _may_think(request.entries):
+            request = replace(request, model=replace(request.model, thinking=None))
         parts = body(request, self._shape)
         reading = _Reading(heard, key)
         headers = {"anthropic-version": VERSION, **({"x-api-key": key} if key else {})}
@@ -62,6 +65,21 @@ class Anthropic:
 
     async def close(self) -> None:
         await self._post.close()
+
+
+def _may_think(entries: Sequence[Entry]) -> bool:
+    """Between calls and their results the provider wants the thoughts that led to the calls: where they are
+    missing, it would refuse the request rather than go without."""
+    thoughtless = False
+    for entry in reversed(entries):
+        if not isinstance(entry, Said):
+            continue
+        if entry.by == "user" or not entry.calls:
+            break
+        if any(_is_thought(thought) for thought in entry.thoughts):
+            return True
+        thoughtless = True
+    return not thoughtless
 
 
 def _head(request: Request) -> bytes:
