@@ -2,6 +2,8 @@
 
 import sys
 
+from retinue import __version__
+
 TABLE = {
     "Talk": {
         "run": ("one task for an agent; waits and streams the answer", "retinue.surfaces.cli.run:run"),
@@ -50,6 +52,9 @@ def main() -> None:
     arguments = sys.argv[1:]
     if not arguments or (len(arguments) == 1 and arguments[0] in HELP):
         sys.stdout.write(overview() + "\n")
+        return
+    if arguments == ["--version"]:
+        sys.stdout.write(f"retinue {__version__}\n")
         return
     from retinue.surfaces.cli.front import play
 

@@ -141,10 +141,10 @@ class Talk:
 
     async def help(self, _rest: str) -> None:
         for name, (what, _) in COMMANDS.items():
-            self.terminal.line(f"  /{name:<9}{what}")
+            self.terminal.line(f"  /{name:<13}{what}")
         for defined in self.app.agents.all():
             for slash in defined.agent.triggers.slash:
-                self.terminal.line(f"  /{slash.removeprefix('/'):<9}{defined.agent.name} does it as a child")
+                self.terminal.line(f"  /{slash.removeprefix('/'):<13}{defined.agent.name} does it as a child")
 
     async def leave(self, _rest: str) -> None:
         raise Leave

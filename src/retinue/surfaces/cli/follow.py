@@ -66,18 +66,22 @@ class Follower:
         if not self.run:
             self.early.append(event)
             return
-        show = _SHOWN.get(event.kind)
-        if show is None or self.gone:
-            return
-        try:
-            show(self, event)
-        except BrokenPipeError:
-            self.gone = True
+        if (show := _SHOWN.get(event.kind)) is not None:
+            self._guarded(lambda: show(self, event))
 
     def finish(self, run: Run) -> None:
         """Words that never came in pieces are shown whole."""
+        self._guarded(lambda: self._last(run))
+
+    def _guarded(self, show: Callable[[], None]) -> None:
         if self.gone:
             return
+        try:
+            show()
+        except OSError:
+            self.gone = True
+
+    def _last(self, run: Run) -> None:
         self._tell_turn()
         if not self.said and run.text:
             self._words(run.text)

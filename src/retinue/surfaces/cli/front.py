@@ -1,8 +1,6 @@
 """The way in: finds the command, and turns whatever goes wrong into one sentence and an exit code."""
 
-import difflib
 import importlib
-import importlib.metadata
 import os
 import sys
 import time
@@ -13,6 +11,8 @@ from types import TracebackType
 
 import click
 
+from retinue import __version__
+from retinue.config import load
 from retinue.errors import Cancelled, RetinueError, Usage
 from retinue.surfaces.cli.options import everywhere
 from retinue.surfaces.cli.terminal import Terminal
@@ -113,7 +113,10 @@ def _home(arguments: Sequence[str]) -> str | None:
             return argument.removeprefix("--home=")
         if argument == "--home" and at + 1 < len(arguments):
             return arguments[at + 1]
-    return os.environ.get("RETINUE_HOME")
+    try:
+        return str(load(os.environ).home)
+    except RetinueError:
+        return None
 
 
 def _sentence(error: click.ClickException) -> str:
@@ -124,6 +127,8 @@ def _sentence(error: click.ClickException) -> str:
 
 
 def _nearest(name: str, known: Sequence[str]) -> str:
+    import difflib  # noqa: PLC0415  (start-up is a promise, and most words are right)
+
     near = difflib.get_close_matches(name, known, 1, 0.5)
     return f"; did you mean {near[0]!r}?" if near else ""
 
@@ -136,9 +141,8 @@ def _before_dashes(flag: str, arguments: Sequence[str]) -> bool:
 def _version() -> click.Option:
     def show(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
         if value:
-            version = importlib.metadata.version("retinue")
             terminal = Terminal.here(json=bool(ctx.meta.get("retinue.json")))
-            terminal.facts({"version": version}) if terminal.json else terminal.line(f"retinue {version}")
+            terminal.facts({"version": __version__})
             ctx.exit()
 
     return click.Option(
