@@ -3,9 +3,10 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
-from retinue.errors import Cancelled
+from retinue.errors import Cancelled, RetinueError
 
 POLL_SECONDS = 0.25
 """How often another process's slot, end or wish is looked for. Our own are known at once."""
@@ -36,6 +37,8 @@ class LocalEngine:
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._cancelled: set[str] = set()
         self._done: dict[str, asyncio.Event] = {}
+        self._unwritten: dict[str, Exception] = {}
+        """Runs that ended and whose end could not be written down, and why."""
         self._chores: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._timer: asyncio.TimerHandle | None = None
@@ -46,6 +49,7 @@ class LocalEngine:
 
     def submit(self, run_id: str, *, taken: bool = False) -> None:
         self._done.setdefault(run_id, asyncio.Event())
+        self._unwritten.pop(run_id, None)
         if taken:
             self._drive(run_id)
         else:
@@ -54,12 +58,13 @@ class LocalEngine:
         self._watch()
 
     async def wait(self, run_id: str) -> None:
-        done = self._done.get(run_id)
-        if done is not None:
+        if (done := self._done.get(run_id)) is not None:
             await done.wait()
-            return
-        while not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
-            await asyncio.sleep(POLL_SECONDS)
+        elif run_id not in self._unwritten:
+            while not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
+                await asyncio.sleep(POLL_SECONDS)
+        if error := self._unwritten.get(run_id):
+            raise error
 
     def cancel(self, run_id: str) -> bool:
         task = self._tasks.get(run_id)
@@ -95,11 +100,18 @@ class LocalEngine:
         except asyncio.CancelledError:
             if run_id not in self._cancelled:
                 raise
-            await orders.broken(run_id, Cancelled("cancelled"))
+            await self._broken(run_id, Cancelled("cancelled"))
         except Exception as error:  # noqa: BLE001  (a bug in one run must not end the others)
-            await orders.broken(run_id, error)
+            await self._broken(run_id, error)
         finally:
             self._finished(run_id)
+
+    async def _broken(self, run_id: str, error: Exception) -> None:
+        """Where even the end cannot be written down, whoever waits for the run is told why."""
+        try:
+            await self._told().broken(run_id, error)
+        except Exception as worse:  # noqa: BLE001  (see above)
+            self._unwritten[run_id] = worse
 
     def _finished(self, run_id: str) -> None:
         self._tasks.pop(run_id, None)
@@ -120,7 +132,7 @@ class LocalEngine:
         try:
             while self._queue:
                 run_id = self._queue.popleft()
-                verdict = await self._told().claim(run_id)
+                verdict = await self._claim(run_id)
                 if verdict == "taken":
                     self._drive(run_id)
                 elif verdict == "gone":
@@ -132,6 +144,16 @@ class LocalEngine:
         finally:
             self._queue.extendleft(reversed(waiting))
             self._claiming = False
+
+    async def _claim(self, run_id: str) -> str:
+        """A ledger that cannot be written to is asked again later."""
+        try:
+            return await self._told().claim(run_id)
+        except RetinueError:
+            return "full"
+        except Exception as error:  # noqa: BLE001  (see above)
+            await self._broken(run_id, error)
+            return "gone"
 
     def _watch(self) -> None:
         if self._timer is None and not self._closed:
@@ -147,12 +169,14 @@ class LocalEngine:
             self._watch()
 
     async def _freed(self) -> None:
-        await self._told().release()
+        with suppress(RetinueError):
+            await self._told().release()
         self._claim_soon()
 
     async def _heeded(self) -> None:
-        for run_id in await self._told().unwanted():
-            self.cancel(run_id)
+        with suppress(RetinueError):
+            for run_id in await self._told().unwanted():
+                self.cancel(run_id)
 
     def _chore(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

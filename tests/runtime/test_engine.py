@@ -1,0 +1,205 @@
+"""The engine: it claims what it may, owns its tasks, and survives whatever a run does."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from retinue.engine.local import LocalEngine, Orders
+from retinue.errors import Cancelled, NoRoom
+
+
+class Told:
+    """Orders that are kept, with runs that end when they are told to."""
+
+    def __init__(self, **more: Any) -> None:
+        self.worked: list[str] = []
+        self.broken: list[tuple[str, BaseException]] = []
+        self.released = 0
+        self.over: set[str] = set()
+        self.gate = asyncio.Event()
+        self.more = more
+
+    def engine(self) -> LocalEngine:
+        engine = LocalEngine()
+        orders: dict[str, Any] = {
+            "claim": self._claim,
+            "work": self._work,
+            "broken": self._broken,
+            "ended": self._ended,
+            "unwanted": self._unwanted,
+            "release": self._release,
+        }
+        engine.start(Orders(**(orders | self.more)))
+        return engine
+
+    async def _claim(self, run_id: str) -> str:
+        return "taken"
+
+    async def _work(self, run_id: str) -> None:
+        self.worked.append(run_id)
+        await self.gate.wait()
+        self.over.add(run_id)
+
+    async def _broken(self, run_id: str, error: BaseException) -> None:
+        self.broken.append((run_id, error))
+        self.over.add(run_id)
+
+    async def _ended(self, run_id: str) -> bool:
+        return run_id in self.over
+
+    async def _unwanted(self) -> list[str]:
+        return []
+
+    async def _release(self) -> None:
+        self.released += 1
+
+
+def in_turn(*answers: str | Exception) -> Callable[[str], Awaitable[str]]:
+    left = list(answers)
+
+    async def claim(run_id: str) -> str:
+        answer = left.pop(0) if len(left) > 1 else left[0]
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    return claim
+
+
+async def test_a_run_is_worked_and_waited_for():
+    told = Told()
+    engine = told.engine()
+    engine.submit("a")
+    told.gate.set()
+    await engine.wait("a")
+    assert (told.worked, told.broken) == (["a"], [])
+    await engine.close()
+
+
+async def test_a_run_that_finds_no_slot_is_tried_again_when_dead_ones_were_looked_for():
+    told = Told(claim=in_turn("full", "taken"))
+    engine = told.engine()
+    told.gate.set()
+    engine.submit("a")
+    await asyncio.wait_for(engine.wait("a"), 5)
+    assert told.worked == ["a"]
+    assert told.released >= 1
+    await engine.close()
+
+
+async def test_a_busy_session_lets_others_pass():
+    async def claim(run_id: str) -> str:
+        return "busy" if run_id == "a" and not told.worked else "taken"
+
+    told = Told(claim=claim)
+    told.gate.set()
+    engine = told.engine()
+    engine.submit("a")
+    engine.submit("b")
+    await asyncio.wait_for(engine.wait("a"), 5)
+    assert told.worked == ["b", "a"]
+    await engine.close()
+
+
+async def test_a_claim_that_fails_is_made_again_and_the_run_is_not_forgotten():
+    told = Told(claim=in_turn(NoRoom("the disk is full"), "taken"))
+    told.gate.set()
+    engine = told.engine()
+    engine.submit("a")
+    await asyncio.wait_for(engine.wait("a"), 5)
+    assert told.worked == ["a"]
+    await engine.close()
+
+
+async def test_a_run_cancelled_twice_is_struck_once():
+    told = Told()
+    engine = told.engine()
+    engine.submit("a", taken=True)
+    await asyncio.sleep(0)
+    assert engine.cancel("a")
+    assert engine.cancel("a")
+    assert engine.cancelled("a")
+    await engine.wait("a")
+    assert [(run, type(error)) for run, error in told.broken] == [("a", Cancelled)]
+    assert not engine.cancel("a")
+    await engine.close()
+
+
+async def test_what_somebody_elsewhere_wants_stopped_is_stopped():
+    async def unwanted() -> list[str]:
+        return ["a"]
+
+    told = Told(unwanted=unwanted)
+    engine = told.engine()
+    engine.submit("a", taken=True)
+    await asyncio.wait_for(engine.wait("a"), 5)
+    assert [run for run, _ in told.broken] == ["a"]
+    await engine.close()
+
+
+async def test_closing_leaves_running_work_to_the_next_start():
+    told = Told()
+    engine = told.engine()
+    engine.submit("a", taken=True)
+    await asyncio.sleep(0)
+    await engine.close()
+    assert (told.worked, told.broken, told.over) == (["a"], [], set())
+
+
+async def test_an_end_that_cannot_be_written_down_harms_nobody_else():
+    async def broken(run_id: str, error: BaseException) -> None:
+        raise NoRoom("the disk is full")
+
+    async def work(run_id: str) -> None:
+        if run_id == "bad":
+            raise RuntimeError("a defect")
+
+    told = Told(work=work, broken=broken)
+    engine = told.engine()
+    told.over.add("good")
+    engine.submit("bad", taken=True)
+    engine.submit("good", taken=True)
+    await engine.wait("good")
+    for _ in range(2):
+        with pytest.raises(NoRoom, match="the disk is full"):
+            await engine.wait("bad")
+    await engine.close()
+
+
+async def test_a_defect_in_a_claim_is_that_runs_end():
+    told = Told(claim=in_turn(ZeroDivisionError("a defect"), "taken"))
+    told.gate.set()
+    engine = told.engine()
+    engine.submit("a")
+    await asyncio.wait_for(engine.wait("a"), 5)
+    assert [(run, type(error)) for run, error in told.broken] == [("a", ZeroDivisionError)]
+    await engine.close()
+
+
+async def test_a_ledger_that_cannot_answer_now_is_asked_again():
+    asked: list[int] = []
+
+    async def unwanted() -> list[str]:
+        asked.append(1)
+        if len(asked) == 1:
+            raise NoRoom("the disk is full")
+        return ["a"]
+
+    told = Told(unwanted=unwanted, release=unwanted)
+    engine = told.engine()
+    engine.submit("a", taken=True)
+    await asyncio.wait_for(engine.wait("a"), 5)
+    assert len(asked) == 2
+    await engine.close()
+
+
+async def test_a_run_that_another_process_works_is_waited_for():
+    told = Told()
+    engine = told.engine()
+    waiting = asyncio.create_task(engine.wait("theirs"))
+    await asyncio.sleep(0)
+    told.over.add("theirs")
+    await asyncio.wait_for(waiting, 5)
+    await engine.close()

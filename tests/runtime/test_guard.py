@@ -1,0 +1,300 @@
+"""The gate: what the list hides the call refuses, and every wish gets an answer."""
+
+import asyncio
+import json
+from typing import Any
+
+import pytest
+
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_CALLS, MAX_RESULT_BYTES, Limits
+from retinue.domain.run import Reason, Status
+from retinue.domain.turn import Reply
+from retinue.errors import OutOfScope
+from retinue.ports import Call, Tool
+from retinue.runtime.guard import capped
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+made: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_made():
+    made.clear()
+
+
+def marks(name: str, *capabilities: str) -> Tool:
+    """A tool whose running leaves a mark."""
+
+    @tool(name=name, capabilities=capabilities)
+    def mark() -> str:
+        """Leaves a mark."""
+        made.append(name)
+        return f"{name} ran"
+
+    return mark
+
+
+LISTS = [
+    marks("lists_read", "lists.read"),
+    marks("lists_both", "lists.read", "lists.write"),
+    marks("todo_add"),
+    marks("reading_list_add"),
+    marks("reading_list_delete"),
+]
+
+FRONTS = {
+    "nobody-says-anything": (
+        "",
+        {"lists_read", "lists_both", "todo_add", "reading_list_add", "reading_list_delete"},
+    ),
+    "null-is-missing": (
+        "tool_allow: null\n",
+        {"lists_read", "lists_both", "todo_add", "reading_list_add", "reading_list_delete"},
+    ),
+    "empty-is-none": ("tool_allow: []\n", set[str]()),
+    "allowed-by-glob": ('tool_allow: ["reading_list_*"]\n', {"reading_list_add", "reading_list_delete"}),
+    "denied-after-allowed": (
+        'tool_allow: ["reading_list_*"]\ntool_deny: ["*_delete"]\n',
+        {"reading_list_add"},
+    ),
+    "every-capability-allowed": (
+        'capability_allow: ["lists.read"]\n',
+        {"lists_read", "todo_add", "reading_list_add", "reading_list_delete"},
+    ),
+    "any-capability-denied": (
+        'capability_deny: ["lists.write"]\n',
+        {"lists_read", "todo_add", "reading_list_add", "reading_list_delete"},
+    ),
+}
+
+
+@pytest.mark.parametrize("case", FRONTS)
+async def test_what_the_list_hides_the_call_refuses(world: Any, case: str):
+    """The same question is asked of every tool, in the list and at the call.
+
+    Shows: C055, C056, C057, C058, C060, C061, C062, T01, T03, T05."""
+    front, allowed = FRONTS[case]
+    world.agent(case, front=front)
+    names = {each.spec.name for each in LISTS}
+    every = calls(*((name, "{}") for name in sorted(names)))
+    async with world.open(every, says("Done."), tools=LISTS) as house:
+        run = await house.run("Try everything.", agent=case)
+        offered = {each.name for each in house.driver.asked[0].request.tools} & names
+        assert offered == allowed
+        assert set(made) == allowed
+        refused = [json.loads(each.text) for each in await house.results(run) if not each.ok]
+        assert {each["tool"] for each in refused} == names - allowed
+        assert all(each["error"] == "tool_not_allowed" and not each["success"] for each in refused)
+        if "lists_both" not in allowed:
+            assert 'Tool "lists_both" is not allowed for this agent' in str(refused)
+
+
+async def test_what_the_operator_denies_no_definition_gives_back(world: Any):
+    world.agent("greedy", front='tool_allow: ["*", "todo_add"]\n')
+    wish = calls(("todo_add", "{}"), ("lists_read", "{}"))
+    deny = {"tools": ("todo_*",)}
+    async with world.open(wish, says("Done."), tools=LISTS, operator_deny=deny) as house:
+        run = await house.run("Try.", agent="greedy")
+        assert made == ["lists_read"]
+        assert "todo_add" not in {each.name for each in house.driver.asked[0].request.tools}
+        refused = next(each for each in await house.results(run) if not each.ok)
+        assert "operator deny todo_*" in refused.text
+
+
+async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_no(world: Any):
+    """Shows: C059."""
+    own = marks("lists_read")
+    system = Tool(
+        spec=type(own.spec)(name="system_note", description="Notes.", schema=own.spec.schema),
+        parse=own.parse,
+        body=own.body,
+    )
+    world.agent("narrow", front='tool_allow: ["todo_*"]\ncapability_allow: []\n')
+    async with world.open(says("a"), says("b"), tools=[system]) as house:
+        await house.run("List.", agent="narrow")
+        request = house.driver.asked[0].request
+        assert [each.name for each in request.tools] == ["system_note"]
+        assert "system_note" not in request.system
+    async with world.open(says("a"), tools=[system], operator_deny={"tools": ("system_*",)}) as house:
+        await house.run("List.", agent="narrow")
+        assert house.driver.asked[0].request.tools == ()
+
+
+@pytest.mark.parametrize(
+    "name", ["todo_ad", "Todo_add", "todo_add ", "t\u043edo_add", "todo_add\n", "", "TODO_ADD"]
+)
+async def test_nearly_a_tools_name_is_no_tools_name(world: Any, name: str):
+    """Shows: M11, M12."""
+    async with world.open(calls((name, "{}")), says("Sorry."), tools=LISTS) as house:
+        run = await house.run("Call it.")
+        result = (await house.results(run))[0]
+        told = json.loads(result.text)
+        assert (made, result.ok, told["error"], told["tool"]) == ([], False, "unknown_tool", name)
+        assert "todo_add" in told["message"]
+        assert run.status is Status.DONE
+
+
+async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: Any):
+    """Shows: M10, M13."""
+    bad = ['{"extra": 1}', "[]", "{", '"text"', '{"a": 1, "a": 2}', '{"x": ' + "[" * 500 + "]" * 500 + "}"]
+    bad.append(json.dumps({"x": "y" * MAX_ARGUMENT_BYTES}))
+    async with world.open(calls(*(("todo_add", args) for args in bad)), says("Sorry."), tools=LISTS) as house:
+        run = await house.run("Call it.")
+        results = await house.results(run)
+        assert made == []
+        assert [each.ok for each in results] == [False] * len(bad)
+        assert all("\n" not in each.text and len(each.text) < 500 for each in results)
+
+
+async def test_calls_that_cannot_run_end_in_a_stuck_run(world: Any):
+    """Shows: M10, M11."""
+    many = calls(*((f"no_such_{n}", "{}") for n in range(MAX_BAD_CALLS + 1)))
+    async with world.open(many, says("never")) as house:
+        run = await house.run("Guess.")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
+        assert len(await house.results(run)) == MAX_BAD_CALLS + 1
+
+
+async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(world: Any):
+    """Shows: M16."""
+    again = calls(("todo_add", "{}"))
+    async with world.open(*[again] * 20, tools=LISTS, limits=Limits(identical_calls=3)) as house:
+        run = await house.run("Loop.")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
+        assert len(made) == 3
+        texts = [each.text for each in await house.results(run)]
+        assert sum("this very call" in text for text in texts) == 3
+        assert len(house.driver.asked) == 7
+
+
+async def test_another_call_between_begins_the_count_anew(world: Any):
+    turns = [calls(("todo_add", "{}")), calls(("lists_read", "{}"))] * 5
+    async with world.open(*turns, says("Done."), tools=LISTS, limits=Limits(identical_calls=1)) as house:
+        run = await house.run("Alternate.")
+        assert (run.status, len(made)) == (Status.DONE, 10)
+
+
+async def test_of_too_many_calls_in_a_turn_the_rest_is_refused_with_the_reason(world: Any):
+    """Shows: M15."""
+    many = calls(*(("todo_add", "{}") for _ in range(2000)))
+    limits = Limits(max_calls_per_turn=50, identical_calls=10_000)
+    async with world.open(many, says("Enough."), tools=LISTS, limits=limits) as house:
+        run = await house.run("Flood.")
+        results = await house.results(run)
+        assert (run.status, len(made), len(results)) == (Status.DONE, 50, 2000)
+        assert sum("50 calls in one turn is the limit" in each.text for each in results) == 1950
+
+
+async def test_a_tool_that_breaks_is_an_answer_and_the_run_goes_on(world: Any):
+    @tool
+    def breaks() -> str:
+        """Breaks."""
+        raise LookupError("nothing\nthere")
+
+    async with world.open(calls(("breaks", "{}")), says("Noted."), tools=[breaks]) as house:
+        run = await house.run("Break.")
+        result = (await house.results(run))[0]
+        assert (result.ok, result.text) == (False, "breaks failed: LookupError: nothing\nthere")
+        assert (run.status, house.crashes) == (Status.DONE, [])
+
+
+async def test_a_tool_that_refuses_says_what_would_be_allowed(world: Any):
+    @tool
+    def closed() -> str:
+        """Refuses."""
+        raise OutOfScope("no", resource="/etc/shadow", allowed=("/work/**",), denied=("**/.env",))
+
+    async with world.open(calls(("closed", "{}")), says("Noted."), tools=[closed]) as house:
+        run = await house.run("Try.")
+        told = json.loads((await house.results(run))[0].text)
+        assert list(told) == [
+            "success", "error", "tool", "resource", "allowed_patterns", "deny_patterns", "message",
+        ]  # fmt: skip
+        assert (told["resource"], told["allowed_patterns"]) == ("/etc/shadow", ["/work/**"])
+
+
+async def test_a_persons_tool_knows_who_calls_it(world: Any):
+    """Shows: A037."""
+    seen: list[Call] = []
+
+    @tool(effect="once", capabilities=["mail.write"])
+    async def send_mail(call: Call, to: str, body: str = "empty") -> str:
+        """Sends mail."""
+        seen.append(call)
+        return f"sent {body} to {to}"
+
+    async with world.open(calls(("send_mail", '{"to": "a@b.c"}')), says("Sent."), tools=[send_mail]) as house:
+        run = await house.run("Send.")
+        assert [each.text for each in await house.results(run)] == ["sent empty to a@b.c"]
+        assert (seen[0].run.id, seen[0].session.id, seen[0].session.branch) == (
+            run.id,
+            run.session_id,
+            "main",
+        )
+        schema = next(s.schema for s in house.driver.asked[0].request.tools if s.name == "send_mail")
+        assert set(schema["properties"]) == {"to", "body"}
+
+
+async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(world: Any):
+    @tool(effect="read")
+    def shout() -> str:
+        """Shouts."""
+        return "\x1b[31mred\x1b[0m" + "x" * MAX_RESULT_BYTES + "end"
+
+    async with world.open(calls(("shout", "{}")), says("Loud."), tools=[shout]) as house:
+        run = await house.run("Shout.")
+        text = (await house.results(run))[0].text
+        assert text.startswith("redxxx")
+        assert text.endswith("xxxend")
+        assert "characters left out" in text
+        assert len(text) < MAX_RESULT_BYTES + 100
+
+
+def test_what_fits_is_not_cut():
+    assert capped("x" * 10, 10) == "x" * 10
+    assert capped("abcdefghij", 4) == "ab\n[… 6 characters left out …]\nij"
+
+
+async def test_a_secret_across_the_cut_does_not_show_its_halves(world: Any):
+    secret = "sk-test-0123456789abcdef"
+    half = MAX_RESULT_BYTES // 2
+
+    @tool(effect="read")
+    def long() -> str:
+        """Says much."""
+        return "x" * (half - 12) + secret + "y" * half
+
+    async with world.open(calls(("long", "{}")), says("Ok."), tools=[long], secrets=[secret]) as house:
+        run = await house.run("Go.")
+        assert "sk-test" not in (await house.results(run))[0].text
+
+
+async def test_a_refused_reply_makes_none_of_its_calls(world: Any):
+    """Shows: M19."""
+    refused = calls(("todo_add", "{}"))
+    async with world.open(
+        Reply(text="No.", wishes=refused.wishes, stop=type(refused.stop)("refused")), tools=LISTS
+    ) as house:
+        run = await house.run("Try.")
+        assert (run.reason, made) == (Reason.REFUSED, [])
+        assert [each.ok for each in await house.results(run)] == [False]
+
+
+async def test_a_question_with_nobody_there_is_an_answer(world: Any):
+    ask = calls(("ask_user", '{"question": "Which one?"}'))
+    async with world.open(ask, says("I took the first.")) as house:
+        run = await house.run("Choose.")
+        assert run.status is Status.DONE
+        assert "nobody is here" in (await house.results(run))[0].text
+
+
+async def test_a_question_is_put_to_the_person_who_is_there(world: Any):
+    async def person(question: str, options: Any) -> str:
+        await asyncio.sleep(0)
+        return f"{question} {list(options)[1]}"
+
+    ask = calls(("ask_user", '{"question": "Which one?", "options": ["a", "b"]}'))
+    async with world.open(ask, says("b it is."), ask=person) as house:
+        run = await house.run("Choose.")
+        assert [each.text for each in await house.results(run)] == ["Which one? b"]
