@@ -234,7 +234,7 @@ def test_wild_files_are_survived_one_by_one_and_together(source: Path, tmp_path:
     agents = imported(source, tmp_path / "agents")
     assert DefinitionCatalogue(user_dir=tmp_path / "agents").broken() == []
     assert (agents["crlf"].description, agents["crlf"].tool_allow) == ("a: b", ("read",))
-    assert agents["star"].tool_allow == ("*",)
+    assert agents["star"].tool_allow is None
 
 
 def test_hundreds_are_checked_and_imported(source: Path, tmp_path: Path):

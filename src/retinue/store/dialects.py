@@ -258,6 +258,32 @@ def permission_mode(value: Any, path: Path) -> Said:
     raise Wrong(path, f"'{found[:40]}' would answer approvals in advance; a definition cannot, so remove it")
 
 
+_ANSWERS = values.one_of(("allow", "ask", "deny"))
+_PERMITTED = {"edit": ("edit", "write"), "webfetch": ("web_fetch",), "list": ("ls",), "task": ("agent",)}
+"""Where one permission there covers tools that have other names here."""
+
+
+def permission(value: Any, path: Path) -> Said:
+    """What is denied is taken away; what is allowed or asked is judged here by our own rules."""
+    if isinstance(value, str):
+        denied = ("*",) if _ANSWERS(value, path) == "deny" else ()
+        return Said(
+            sets={}, denies=denied, verdict=Verdict.MAPPED, note="tool_deny: *" if denied else "asks as ever"
+        )
+    denies: list[str] = []
+    for tool, answer in values.mapping(value, path).items():
+        named = answer.get("*", "ask") if isinstance(answer, dict) else answer  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  (a map as it was written)
+        if _ANSWERS(named, (*path, tool)) == "deny":
+            denies += _PERMITTED.get(tool, (tool,))
+    note = f"tool_deny: {', '.join(denies)}" if denies else "asks as ever"
+    return Said(
+        sets={"notes": {"permission": values.anything(value, path)}},
+        denies=tuple(denies),
+        verdict=Verdict.MAPPED,
+        note=note,
+    )
+
+
 def mode(value: Any, path: Path) -> Said:
     roles = {
         "primary": (Role.PRIMARY,),

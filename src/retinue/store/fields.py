@@ -157,6 +157,7 @@ _OTHER: dict[str, Handler] = {
     "isolation": dialects.isolation,
     "permissionMode": dialects.permission_mode,
     "mode": dialects.mode,
+    "permission": dialects.permission,
     "hidden": dialects.hidden,
     "promptPath": lambda value, path: Said(
         sets={"prompt_path": values.word(value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"

@@ -18,11 +18,12 @@ from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
 _TOOL = re.compile(r"[^,\s()]+(?:\([^)]*\))?")
+_EVERY = ("all", "all tools", "*")
 _LIMITING = frozenset(
     (
         "tool_allow", "tool_deny", "capability_allow", "capability_deny", "agent_allow", "agent_deny",
         "skill_allow", "skill_deny", "paths", "workspace", "ceiling", "defaultWorkspace", "permissionOverrides",
-        "isolation", "subagents",
+        "isolation", "subagents", "permission",
     )
 )  # fmt: skip
 """Fields that take rights away: one that cannot be understood cannot be left out either."""
@@ -152,6 +153,8 @@ def _prepared(found: wild.Found) -> tuple[dict[str, Any], dict[str, str]]:
                 notes[key] = f"'{keys[key]}'"
                 if not any(ALIASES.get(each, each) == "display_name" for each in keys) and written.strip():
                     keys["display_name"] = " ".join(written.split())
+        elif native == "tool_allow" and isinstance(value, str) and value.strip().lower() in _EVERY:
+            keys[key], notes[key] = None, "every tool"
         elif native in ("tool_allow", "tool_deny") and isinstance(value, str | list):
             keys[key], said = _tools(cast("str | list[Any]", value), denied=native == "tool_deny")
             notes[key] = "; ".join(each for each in (notes.get(key, ""), said) if each)

@@ -14,10 +14,13 @@ OURS: dict[str, str] = {
     "BashOutput": "bash",
     "KillShell": "bash",
     "WebFetch": "web_fetch",
+    "webfetch": "web_fetch",
     "Task": "agent",
     "Agent": "agent",
     "TodoWrite": "todo",
     "TodoRead": "todo",
+    "todowrite": "todo",
+    "todoread": "todo",
     "AskUserQuestion": "ask_user",
 }
 """Spelled exactly so: a tool of one's own named `read_mail` or `Task2` is none of these."""
