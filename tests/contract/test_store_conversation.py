@@ -393,11 +393,16 @@ async def test_a_closed_conversation_refuses_to_write(store: FileStore, session:
 
 
 async def test_an_opening_that_was_cancelled_gives_the_lock_back(store: FileStore, session: Session):
-    opening = asyncio.create_task(store.open(session).__aenter__())
-    await asyncio.sleep(0)
-    opening.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await opening
+    """With another conversation open, the work is done in a thread and can be left alone in the middle."""
+    other = await store.create(
+        NewSession(agent="other", preset="You help.\n", preset_hash="h", workspace=Workspace(root="/w"))
+    )
+    async with store.open(other):
+        opening = asyncio.create_task(store.open(session).__aenter__())
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
     for _ in range(200):
         try:
             async with store.open(session) as conversation:

@@ -5,7 +5,7 @@ import os
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
-from retinue.config import Config
+from retinue.config import Config, Provider
 from retinue.domain.scope import Globs, below
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
@@ -48,17 +48,12 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
     def openai(model: Model) -> Driver:
         from retinue.drivers.openai_chat import OpenAIChat
 
-        provider = config.providers.openai
-        return OpenAIChat(
-            base_url=model.settings.get("base_url") or provider.base_url,
-            api_key=model.settings.get("api_key") or provider.key,
-        )
+        return OpenAIChat(*_address(model, config.providers.openai))
 
     def anthropic(model: Model) -> Driver:
         from retinue.drivers.anthropic import Anthropic
 
-        provider = config.providers.anthropic
-        return Anthropic(base_url=model.settings.get("base_url") or provider.base_url, api_key=provider.key)
+        return Anthropic(*_address(model, config.providers.anthropic))
 
     def scripted(model: Model) -> Driver:
         from retinue.drivers.scripted import Scripted
@@ -66,6 +61,19 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
         return Scripted(Path(model.name))
 
     return {"openai": openai, "anthropic": anthropic, "scripted": scripted}
+
+
+def _address(model: Model, provider: Provider) -> tuple[str, str]:
+    """A definition that names its own server never gets the key meant for another."""
+    own = own_server(model)
+    if not own:
+        return provider.base_url, provider.key
+    return own, str(model.settings.get("api_key") or model.settings.get("apiKey") or "")
+
+
+def own_server(model: Model) -> str:
+    """The base URL a definition names for itself, as an openai-compatible server needs."""
+    return str(model.settings.get("base_url") or model.settings.get("baseUrl") or "")
 
 
 def tool_table(config: Config, given: Sequence[Tool]) -> dict[str, Tool]:
@@ -105,7 +113,7 @@ def check_model(model: Model, config: Config) -> None:
     if model.driver not in ("openai", "anthropic"):
         raise BadConfig(f"the driver {model.driver} of {model.full} is not available here")
     provider = config.providers.openai if model.driver == "openai" else config.providers.anthropic
-    if not provider.key and provider.is_default and not model.settings.get("base_url"):
+    if not provider.key and provider.is_default and not own_server(model):
         raise BadConfig(f"{model.full} needs a key: set {model.driver.upper()}_API_KEY")
 
 

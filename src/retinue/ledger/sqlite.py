@@ -2,7 +2,8 @@
 
 A step's statements touch memory only and take microseconds, so they run on the loop's own thread: in another
 thread each of them would wait for the interpreter's lock while the loop is busy. What may sleep, the commit's
-fsync and the opening, happens in one thread aside, and the next steps gather meanwhile.
+fsync and the opening, happens in one thread aside, and the next steps gather meanwhile; where steps come one by
+one, nothing would gather, and the commit is made at once.
 """
 
 import asyncio
@@ -61,6 +62,7 @@ class SqliteLedger:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
+        self._lonely = True
 
     async def do(self, step: Callable[[Tx], T]) -> T:
         """Runs the step in the next group commit; when this returns it is on disk. What the step raises undoes
@@ -179,8 +181,16 @@ class SqliteLedger:
             raise
         if unchanged:
             self._settle(batch, None)
+        elif self._alone(batch):
+            self._settle(batch, _committed(writer))
         else:
             self._aside.do(lambda: _commit(writer), lambda _, error: self._settle(batch, error))
+
+    def _alone(self, batch: _Batch) -> bool:
+        """Steps come one by one: nothing gathers while this one is synced, and a thread would cost more than it saves."""
+        lonely = len(batch.wishes) == 1
+        alone, self._lonely = lonely and self._lonely, lonely
+        return alone
 
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         """Listeners hear before those who waited go on, and those who go on can join the next batch."""
@@ -244,6 +254,14 @@ def _commit(writer: sqlite3.Connection) -> None:
     except sqlite3.Error:
         _rolled_back(writer)
         raise
+
+
+def _committed(writer: sqlite3.Connection) -> Exception | None:
+    try:
+        _commit(writer)
+    except sqlite3.Error as error:
+        return error
+    return None
 
 
 def _let_go(connections: tuple[sqlite3.Connection, ...]) -> None:

@@ -79,6 +79,7 @@ class FileConversation:
         with self._one:
             directory, self._directory = self._directory, -1
             if directory >= 0:
+                self._threads.conversations -= 1
                 os.close(directory)
 
     @contextmanager

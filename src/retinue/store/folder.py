@@ -37,6 +37,10 @@ _NO_HEAD = Head(slug="")
 _NEVER = datetime.fromtimestamp(0, UTC)
 _DEEPEST = 16
 
+_MOST_OF_ONE_NAME = 1_000_000
+_MOST_REMEMBERED = 1_000
+_TRIED: dict[str, int] = {}
+
 Stamps = tuple[Stamp | None, Stamp | None, Stamp | None]
 
 
@@ -103,11 +107,14 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Session
     write_new(os.path.join(inner, names.SESSION), b"")
     write_new(os.path.join(inner, names.TOOLS), b"")
     write_new(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
-    for count in range(1, 10_000):
-        named = replace(session, slug=names.numbered(session.slug, count))
-        folder = os.path.join(where, named.slug)
+    wanted = os.path.join(where, session.slug)
+    for count in range(_tried(wanted), _MOST_OF_ONE_NAME):
+        _TRIED[wanted] = count
+        slug = names.numbered(session.slug, count)
+        folder = os.path.join(where, slug)
         if os.path.lexists(folder):
             continue
+        named = replace(session, slug=slug)
         write_new(os.path.join(inner, names.PLAN), write_plan(named))
         write_new(os.path.join(inner, names.FACTS), write_facts(named))
         try:
@@ -122,6 +129,14 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Session
             named, path=os.path.join(folder, os.path.relpath(inner, temporary)) if session.top else folder
         )
     raise OSError(errno.EEXIST, "too many folders of one name")
+
+
+def _tried(wanted: str) -> int:
+    """Where to look for a free number: those below are taken, as this process has seen. A thousand children of one
+    second would otherwise each count from one."""
+    if len(_TRIED) > _MOST_REMEMBERED:
+        _TRIED.clear()
+    return _TRIED.get(wanted, 1)
 
 
 def stamps_of(path: str) -> Stamps:

@@ -29,28 +29,42 @@ class Threads:
         self._told = False
         self._folders: dict[str, _Folder] = {}
         self._closed = False
+        self._busy = 0
+        """Jobs given to the threads and not yet settled."""
+        self.conversations = 0
+        """How many are open or being opened; whoever closes one counts it out, on the loop."""
 
     def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
-        """What has begun is finished even when nobody waits for it any more."""
+        """What has begun is finished even when nobody waits for it any more. While at most one conversation is
+        open there is nobody to hold up, and the work is done at once: a thread would cost more than the disk."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise Failed("The store is closed")
+        if self.conversations <= 1 and not self._busy:
+            return _at_once(work, loop.create_future())
         if loop is not self._loop:
-            self._loop, self._done, self._told = loop, deque(), False
+            self._loop, self._done, self._told, self._busy = loop, deque(), False, 0
         if len(self._threads) < _COUNT:
             self._start()
         future: asyncio.Future[T] = loop.create_future()
+        self._busy += 1
         self._jobs.put((future, work))
         return future
 
     async def have(self, work: Callable[[], T], drop: Callable[[T], object]) -> T:
-        """As `do`, for what must be given back: when nobody waits any more, `drop` gets it."""
+        """As `do`, for a conversation, which must be given back: when nobody waits any more, `drop` gets it."""
+        self.conversations += 1
         future = self.do(work)
+        future.add_done_callback(self._not_opened)
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.add_done_callback(lambda done: None if done.exception() else drop(done.result()))
             raise
+
+    def _not_opened(self, future: asyncio.Future[Any]) -> None:
+        if future.cancelled() or future.exception() is not None:
+            self.conversations -= 1
 
     def sync_folder(self, path: str) -> None:
         """On disk: which names the folder holds. Threads that ask for one folder at once share a sync."""
@@ -86,6 +100,7 @@ class Threads:
         while (job := self._jobs.get()) is not None:
             future, work = job
             if future.cancelled() or self._closed:
+                self._tell(future, None, None)
                 continue
             result, error = None, None
             try:
@@ -107,12 +122,21 @@ class Threads:
         self._told = False
         while done:
             future, result, error = done.popleft()
+            self._busy -= 1
             if future.cancelled():
                 continue
             if error is None:
                 future.set_result(result)
             else:
                 future.set_exception(error)
+
+
+def _at_once(work: Callable[[], T], future: asyncio.Future[T]) -> asyncio.Future[T]:
+    try:
+        future.set_result(work())
+    except Exception as error:  # noqa: BLE001  (it is raised again, in the task that waits)
+        future.set_exception(error)
+    return future
 
 
 @dataclass(slots=True)
