@@ -1,5 +1,8 @@
 """A runtime for sub-agents: conversations are files, rights only shrink, nothing is lost."""
 
+# pyright: reportUnsupportedDunderAll=false
+# The names come by __getattr__ below, and __init__.pyi gives them their types.
+
 from importlib import import_module
 
 __version__ = "0.1.0"
