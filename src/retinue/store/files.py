@@ -219,6 +219,8 @@ def _entries(session: Session) -> tuple[list[Entry], list[str]]:
     where = os.path.join(session.path, names.SESSION)
     try:
         data = read_file(where)
+        if torn_at(data) is not None:
+            data = read_file(where)  # Its owner may just have been writing.
     except OSError as error:
         return [], [f"{where} cannot be read: {error.strerror}"]
     problems: list[str] = []

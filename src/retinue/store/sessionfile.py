@@ -61,13 +61,15 @@ class SessionFile:
         return stamp_of(names.SESSION, directory=self._directory) != self._stamp
 
     def reread(self) -> Reading:
-        """The file as a person left it, once it has stopped changing."""
+        """The file as a person left it, once it has stopped changing. Some editors empty a file before they fill
+        it again, so an empty one is believed only after a while."""
         data = self._load()
-        for _ in range(_LOOKS):
+        for look in range(2 * _LOOKS):
             time.sleep(_SETTLE)
-            if not self.changed():
+            if self.changed():
+                data = self._load()
+            elif data or look >= _LOOKS:
                 break
-            data = self._load()
         return self._understood(data)
 
     def add(self, data: bytes, *, sync: bool = True) -> bool:
@@ -158,22 +160,28 @@ class SessionFile:
         return reading
 
     def _load(self) -> bytes:
+        """The whole file, as it was at one moment. An editor that saves may take it away for that long."""
         for _ in range(_LOOKS):
             try:
-                file = os.open(names.SESSION, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+                data = self._read()
             except FileNotFoundError:
                 time.sleep(_SETTLE)
                 continue
-            try:
-                self._stamp = stamp(os.fstat(file))
-                data = read_all(file)
-            finally:
-                os.close(file)
-            if len(data) == self._stamp[1] and not self.changed():
+            except OSError as error:
+                raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
+            if self._stamp is not None and len(data) == self._stamp[1] and not self.changed():
                 return data
         if stamp_of(names.SESSION, directory=self._directory) is None:
             raise Failed(f"{self.path} is gone; put it back, or make an empty one to start anew")
         raise Failed(f"{self.path} keeps changing; try again when nobody is writing to it")
+
+    def _read(self) -> bytes:
+        file = os.open(names.SESSION, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+        try:
+            self._stamp = stamp(os.fstat(file))
+            return read_all(file)
+        finally:
+            os.close(file)
 
     def _cut(self, data: bytes, good: int, torn_name: str) -> str:
         """The torn bytes are safe under another name before the file is shortened."""
