@@ -18,7 +18,7 @@ COLUMNS: Sequence[Column] = (
     ("OFFERED", lambda row: "yes" if row["offered"] else "no"),
     ("RULE", lambda row: row["rule"]),
     ("EFFECT", lambda row: row["effect"]),
-    ("WHAT", lambda row: row["description"].partition("\n")[0]),
+    ("WHAT", lambda row: " ".join(row["description"].split()).partition(". ")[0]),
 )
 
 
