@@ -23,7 +23,7 @@ from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner
-from retinue.errors import NotFound, Refused, Usage
+from retinue.errors import BadDefinition, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control, guard
@@ -152,7 +152,7 @@ class App:
         if not text.strip():
             raise Usage("there is nothing to do: give the child's task as TEXT")
         above = await self.store.find(parent)
-        check_model(self._ports.model(self.agents.get(agent).agent, model), self.config)
+        check_model(self._ports.model(self._template(agent), model), self.config)
         ask = Ask(
             key=f"once:{self._ports.chance.uuid()}",
             agent=agent,
@@ -321,6 +321,15 @@ class App:
         if chosen is not None:
             return await definition(chosen, self._ports)
         return self.agents.get(agent or DEFAULT_AGENT).agent
+
+    def _template(self, name: str) -> Agent:
+        """What a child is made from; a definition that is there and broken is told with its own words."""
+        try:
+            return self.agents.get(name).agent
+        except NotFound as error:
+            if isinstance(error.__cause__, BadDefinition):
+                raise
+            raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
 
     async def _words(self, session: Session, text: str | None) -> str:
         """The task: what was given, else what a person typed at the end of the file. Held is found here."""

@@ -1,0 +1,253 @@
+"""A session has a child: its own folder, its own configuration, and nothing of its parent's but a narrower view."""
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.scope import DEFAULT_DENY
+from retinue.errors import Failed, NotFound
+from retinue.ports import Call
+from retinue.store import strict_yaml
+from retinue.testing.replies import calls, reply
+from retinue.tools.define import tool
+
+EXPLORER = """\
+description: Finds things.
+model: anthropic:claude-3-7-sonnet-20250219
+temperature: 0.3
+tools: [read, ls]
+"""
+
+
+def front_of(preset: Path) -> Any:
+    return strict_yaml.load(preset.read_text().split("---\n")[1], str(preset))
+
+
+async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine: Any):
+    """Shows: A017, A018, A019, A020, A021, A022, A025, A028, A029, A059, A084."""
+    machine.agent("scout", EXPLORER)
+    (machine.folder / "note.txt").write_text("hello")
+    script = [reply("Hello."), calls(("read", {"path": "note.txt"})), reply("Found it.")]
+    async with machine.serving(script):
+        parent = (await machine("run", "--json", "Hi")).json
+        spawned = await machine(
+            "spawn", "--json", "--parent", parent["slug"], "--agent", "scout", "--description", "Find Module!",
+            "--allowed-paths", f"{machine.folder}/**", "Find the module",
+        )  # fmt: skip
+    assert (spawned.code, spawned.json["text"]) == (0, "Found it.")
+    folder = Path(spawned.json["path"]).parent
+    assert folder.parent == machine.sessions / parent["slug"] / "branches" / "main" / "agents"
+    assert re.fullmatch(r"scout-\d{14}-find-module-", folder.name)
+    assert spawned.json["slug"] == folder.name
+    names = {path.name for path in folder.iterdir()}
+    assert names >= {"session.md", "preset.md", "scope-plan.yml", "tools.org", "session.json"}
+    assert not names & {"branches", "current"}
+    paths = front_of(folder / "preset.md")["paths"]
+    assert paths == {"read": [f"{machine.folder}/**"], "write": ["/tmp/**"], "deny": list(DEFAULT_DENY)}
+    assert list(DEFAULT_DENY) == ["**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**"]
+    plan = strict_yaml.load((folder / "scope-plan.yml").read_text(), "plan")
+    assert plan == {
+        "version": "3.0",
+        "session_id": folder.name,
+        "created": plan["created"],
+        "updated": plan["created"],
+        "type": "agent",
+        "parent_session_id": parent["slug"],
+        "preset": "scout",
+    }
+    assert re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ", plan["created"])
+    tools = (folder / "tools.org").read_text()
+    assert len(re.findall(r"^\* ", tools, re.MULTILINE)) == 1
+    assert "note.txt" in tools
+    shown = (await machine("sessions", "show", "--json", f"{folder.name}/main")).json
+    assert (shown["key"], shown["branch"], shown["path"]) == (
+        f"{folder.name}/main",
+        "main",
+        f"{folder}/session.md",
+    )
+    assert (shown["type"], shown["parent_session_id"], shown["depth"]) == ("agent", parent["slug"], 1)
+    above = (await machine("sessions", "show", "--json", parent["slug"])).json
+    assert (above["type"], above["parent_session_id"]) == ("branch", None)
+
+
+async def test_a_child_is_made_below_the_branch_that_is_current(machine: Any):
+    """Shows: A017."""
+    async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        branched = await app.branch(parent.slug, name="try")
+        run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
+    assert Path(run.path).parent.parent == Path(branched.path) / "agents"
+
+
+async def test_the_same_child_twice_in_a_second_gets_another_name(machine: Any):
+    """Shows: A022."""
+    async with machine.serving([reply("a"), reply("b"), reply("c")]), machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        twins = [
+            await app.spawn("Go", parent=parent.slug, agent="explorer", description="x") for _ in range(2)
+        ]
+        done = [await app.wait(run.id) for run in twins]
+    assert len({run.slug for run in done}) == 2
+
+
+async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Any):
+    """Shows: A023, A026, A027."""
+    plain = machine.agent(
+        "plain", "description: Plain.  # kept\n\nmodel: 'openai:x'\n", "Line.\n\n\tTab ---\n"
+    )
+    pathed = machine.agent("pathed", 'paths:\n  read: ["/old/**"]\n# after\nmodel: openai:x\n')
+    main = machine.agent("main", "paths:\n  read: ['docs/**', '/srv/*.md']\n")
+    async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
+        parent = await app.run("Hi", agent="main", workspace=machine.folder)
+        kept: dict[str, str] = {}
+        places: dict[str, Path] = {}
+        for name in ("plain", "pathed"):
+            run = await app.wait((await app.spawn("Go", parent=parent.slug, agent=name)).id)
+            places[name] = Path(run.path).parent / "preset.md"
+            kept[name] = places[name].read_text()
+        section = 'paths:\n  read:\n    - "docs/**"\n    - "/srv/*.md"\n  write:\n    - "/tmp/**"\n  deny:\n'
+        section += "".join(f'    - "{pattern}"\n' for pattern in DEFAULT_DENY)
+        assert kept["plain"] == plain.read_text().replace(
+            "model: 'openai:x'\n", f"model: 'openai:x'\n{section}"
+        )
+        assert kept["pathed"] == pathed.read_text().replace('paths:\n  read: ["/old/**"]\n', section)
+        main.write_text(main.read_text().replace("docs/**", "other/**"))
+        (Path(parent.path).parent / "preset.md").write_text(main.read_text())
+        assert {name: place.read_text() for name, place in places.items()} == kept
+
+
+async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: Any):
+    """Shows: A024, B008."""
+    async with machine.serving([reply("Hi.")]) as server, machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        with pytest.raises(NotFound) as missing:
+            await app.spawn("Go", parent=parent.slug, agent="nobody-known")
+        assert str(missing.value) == "Preset template not found: nobody-known (checked .md and .org)"
+        with pytest.raises(NotFound, match=r"^Agent 'nobody-known' not found$"):
+            await app.run("Go", agent="nobody-known")
+        assert not (Path(parent.path).parent / "agents").exists()
+        assert len(await app.sessions()) == 1
+        assert len(server.requests) == 1
+
+
+async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: Any):
+    """Shows: A031, A032, A034, A035, A036."""
+    machine.agent("main", "model: openai:gpt-parent\ntemperature: 0.9\n", "You are the PARENT.")
+    machine.agent("scout", EXPLORER, "You are the SCOUT.")
+    (machine.folder / "a.txt").write_text("needle")
+    script = [
+        reply("Hi."),
+        reply("Overridden."),
+        calls(("grep", {"pattern": "needle"}), text="I try."),
+        reply("I may not."),
+    ]
+    async with machine.serving(script) as server, machine.open() as app:
+        parent = await app.run("Secret of the parent", agent="main", workspace=machine.folder)
+        await app.run("More", session=parent.slug, model="openai:gpt-override")
+        run = await app.wait((await app.spawn("Go and look", parent=parent.slug, agent="scout")).id)
+        entries = await app.entries(run.session_id)
+    mine, override, first, second = server.requests
+    assert (mine.path, mine.body["model"], mine.body["temperature"]) == (
+        "/chat/completions",
+        "gpt-parent",
+        0.9,
+    )
+    assert override.body["model"] == "gpt-override"
+    for request in (first, second):
+        assert request.path.endswith("/messages")
+        assert (request.body["model"], request.body["temperature"]) == ("claude-3-7-sonnet-20250219", 0.3)
+        assert machine.tools(request) == ["ls", "read"]
+        assert "SCOUT" in machine.system(request)
+        assert b"PARENT" not in request.raw
+        assert b"Secret of the parent" not in request.raw
+    refused = [entry for entry in entries if getattr(entry, "of", "")]
+    assert 'Tool \\"grep\\" is not allowed' in refused[0].text
+    assert "needle" not in machine.words(second)[-1]
+    assert "grep" in machine.tools(mine)
+
+
+async def test_a_child_obeys_the_file_in_its_own_folder(machine: Any):
+    """Shows: A033, A038, C15."""
+    template = machine.agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
+    async with machine.serving([reply(str(n)) for n in range(4)]) as server, machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        child = await app.wait((await app.spawn("Go", parent=parent.slug, agent="scout")).id)
+        preset = Path(child.path).parent / "preset.md"
+        template.write_text(template.read_text().replace("openai:first", "openai:template"))
+        preset.write_text(
+            preset.read_text().replace("openai:first", "openai:edited").replace("[read]", "[ls]")
+        )
+        await app.run("Again", session=child.path)
+        assert [request.body["model"] for request in server.requests[1:]] == ["first", "edited"]
+        assert [machine.tools(request) for request in server.requests[1:]] == [["read"], ["ls"]]
+        torn = preset.read_text()
+        for bad in (
+            torn[:20],
+            torn.replace("tools:", "tools: ["),
+            torn.replace("name: scout", "nmae: scout"),
+            None,
+        ):
+            if bad is None:
+                preset.unlink()
+            else:
+                preset.write_text(bad)
+            with pytest.raises(Failed, match=f"^Failed to load preset from {re.escape(str(preset.parent))}"):
+                await app.run("Again", session=child.slug)
+        assert len(server.requests) == 3
+
+
+async def test_a_torn_definition_never_gives_a_child_more(machine: Any):
+    """Shows: P13."""
+    machine.agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
+    async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        child = await app.wait(
+            (await app.spawn("Go", parent=parent.slug, agent="scout", allowed_paths=["/srv/**"])).id
+        )
+        preset = Path(child.path).parent / "preset.md"
+        whole = preset.read_text()
+        before = await app.scope(session=child.session_id)
+        for size in range(len(whole)):
+            preset.write_text(whole[:size])
+            try:
+                after = await app.scope(session=child.session_id)
+            except Failed as error:
+                assert "Failed to load preset" in str(error)  # noqa: PT017  (the other outcome is as good)
+            else:
+                assert (after.hash, size > whole.rindex("---")) == (before.hash, True)
+
+
+async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: Any):
+    """Shows: A037, L003."""
+    (machine.folder / "x").write_text("of the workspace")
+    seen: list[tuple[str, ...]] = []
+
+    @tool(effect="read")
+    def whoami(call: Call) -> str:
+        """Says who calls."""
+        seen.append(
+            (call.session.slug, call.session.path, call.session.branch, call.session.parent_slug or "")
+        )
+        return "you"
+
+    script = [reply("Hi."), calls(("whoami", {}), ("read", {"path": "./x"})), reply("Me.")]
+    async with machine.serving(script) as server, machine.open(tools=[whoami]) as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        run = await app.wait((await app.spawn("Who?", parent=parent.slug, agent="general")).id)
+    assert seen == [(run.slug, str(Path(run.path).parent), "main", parent.slug)]
+    assert "of the workspace" in machine.words(server.requests[2])
+
+
+async def test_a_new_template_can_be_started_at_once(machine: Any):
+    """Shows: A004."""
+    async with machine.serving([reply("Hi."), reply("New.")]) as server, machine.open() as app:
+        parent = await app.run("Hi", workspace=machine.folder)
+        assert "fresh" not in app.agents.names()
+        machine.agent("fresh", "description: New here.\nmodel: openai:fresh\n", "You are new.")
+        assert "fresh" in app.agents.names()
+        run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="fresh")).id)
+    assert (run.text, server.requests[1].body["model"]) == ("New.", "fresh")
+    assert json.loads((Path(run.path).parent / "session.json").read_text())["agent"] == "fresh"
