@@ -153,13 +153,12 @@ class FileConversation:
 
     def _take_typed(self, said: Entry) -> None:
         with self._alone():
-            fresh = self._file.changed()
-            if fresh:
+            if self._file.changed():
                 self._reread()
             typed, opened = self._typed, self._opened
             if typed and isinstance(said, Said):
                 self._file.sync()
-                self._taken[opened] = replace(said, id=opened, text=typed if fresh else said.text)
+                self._taken[opened] = replace(said, id=opened, text=typed)
                 self._hear(self._taken[opened])
                 self._typed = ""
                 return
