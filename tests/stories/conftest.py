@@ -104,6 +104,13 @@ class Machine:
         process.send_signal(signal.SIGKILL)
         await process.communicate()
 
+    async def asked(self, count: int) -> None:
+        """Waits until the models were asked so often."""
+        assert self.server is not None
+        async with asyncio.timeout(PATIENCE):
+            while len(self.server.requests) < count:  # noqa: ASYNC110  (another process asks: nothing to wait on)
+                await asyncio.sleep(0.01)
+
     def files(self) -> dict[str, bytes]:
         """Every file of the user's, to see that nothing was touched; the ledger and the logs change by themselves."""
         roots = (self.sessions, self.agents, self.folder)

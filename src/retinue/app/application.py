@@ -271,7 +271,7 @@ class App:
         if session is not None:
             chosen = await self.store.find(session)
             return scope_of(await definition(chosen, self._ports), chosen, self._ports)
-        about = self.agents.get(agent or DEFAULT_AGENT).agent
+        about = self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
         return compile_scope(
             about,
             root=str(Path.cwd()),
@@ -305,7 +305,7 @@ class App:
         if session is None or session == "create":
             return None
         if session in ("latest", "latest-or-create"):
-            name = agent or DEFAULT_AGENT
+            name = DEFAULT_AGENT if agent is None else agent
             found = await self.store.sessions(agent=name, children=False)
             if not found and session == "latest":
                 raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
@@ -320,7 +320,7 @@ class App:
     async def _about(self, chosen: Session | None, agent: str | None) -> Agent:
         if chosen is not None:
             return await definition(chosen, self._ports)
-        return self.agents.get(agent or DEFAULT_AGENT).agent
+        return self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
 
     def _template(self, name: str) -> Agent:
         """What a child is made from; a definition that is there and broken is told with its own words."""
