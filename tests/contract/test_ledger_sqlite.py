@@ -380,3 +380,22 @@ async def test_listing_by_any_filter_uses_an_index(tmp_path: Path):
         assert "USING INDEX" in plan[0][3]
     newest = asked(path, "EXPLAIN QUERY PLAN SELECT * FROM runs ORDER BY created_at DESC, id DESC")
     assert [row[3] for row in newest] == ["SCAN runs USING INDEX runs_by_creation"]
+
+
+async def test_other_processes_that_come_and_go_take_nothing_from_a_ledger_in_use(tmp_path: Path):
+    """Opening the file by hand beside a live connection would drop this process's locks on it."""
+    path = tmp_path / "ledger.db"
+    visit = f"import sqlite3; c = sqlite3.connect({str(path)!r}); c.execute('select count(*) from runs').fetchall(); c.close()"
+    ledger = SqliteLedger(path)
+    try:
+        await ledger.do(lambda tx: tx.add_run(a_run("first")))
+        for _ in range(2):
+            visitor = await asyncio.create_subprocess_exec(sys.executable, "-c", visit)
+            assert await visitor.wait() == 0
+        await ledger.do(lambda tx: tx.add_run(a_run("second")))
+        held = [str(each.readlink()) for each in Path("/proc/self/fd").iterdir() if each.is_symlink()]
+        assert [each for each in held if each == f"{path}-wal"]
+    finally:
+        await ledger.close()
+    with closing(sqlite3.connect(path)) as after:
+        assert after.execute("select count(*) from runs").fetchone() == (2,)

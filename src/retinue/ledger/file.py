@@ -87,12 +87,13 @@ def _made(path: Path) -> None:
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):
         folder.mkdir(mode=0o700, exist_ok=True)
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NONBLOCK, 0o600)
     try:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise NoRoom(f"{path}: the ledger needs an ordinary file here; move this one away")
-    finally:
-        os.close(descriptor)
+        # Only a file that is not there yet is opened by hand: closing any descriptor of a live ledger would give up
+        # this process's locks on it, and the next process to leave would take the log away from under us.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        if not stat.S_ISREG(path.stat().st_mode):
+            raise NoRoom(f"{path}: the ledger needs an ordinary file here; move this one away") from None
 
 
 def _connected(path: Path) -> sqlite3.Connection:
