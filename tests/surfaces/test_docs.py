@@ -3,10 +3,13 @@
 import ast
 import asyncio
 import json
+import os
 import re
+import signal
 import tomllib
-from asyncio.subprocess import DEVNULL, PIPE, STDOUT
+from asyncio.subprocess import DEVNULL, STDOUT
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, fields
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,10 +20,12 @@ import pytest
 import retinue
 from retinue import config, errors
 from retinue.__main__ import TABLE
+from retinue.config import Config
 from retinue.domain import event
 from retinue.domain.agent import Agent
 from retinue.domain.limits import Limits
 from retinue.store import reading, strict_yaml
+from retinue.store.catalogue import built_in_texts
 from retinue.store.definitions import parse_preset
 from retinue.testing.model_server import ModelServer
 from retinue.testing.replies import reply
@@ -134,12 +139,22 @@ async def test_every_command_and_program_runs_as_it_stands(
             "ANTHROPIC_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-docs",
         }
+        code = await _played(_script(page), project, env, tmp_path / "heard")
+    assert code == 0, (tmp_path / "heard").read_text(encoding="utf-8", errors="replace")[-3000:]
+
+
+async def _played(script: str, folder: Path, env: dict[str, str], heard: Path) -> int:
+    """The exit code of a page's shell. Whatever a page left running ends with it."""
+    with heard.open("wb") as output:
         process = await asyncio.create_subprocess_exec(
-            "bash", "-euo", "pipefail", "-c", _script(page),
-            cwd=project, env=env, stdin=DEVNULL, stdout=PIPE, stderr=STDOUT,
+            "bash", "-euo", "pipefail", "-c", script,
+            cwd=folder, env=env, stdin=DEVNULL, stdout=output, stderr=STDOUT, start_new_session=True,
         )  # fmt: skip
-        output, _ = await process.communicate()
-    assert process.returncode == 0, output.decode(errors="replace")[-3000:]
+        try:
+            return await process.wait()
+        finally:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
 
 
 def _script(page: Path) -> str:
@@ -189,6 +204,20 @@ def test_the_list_of_events_is_complete():
 def test_the_list_of_fields_of_an_agent_is_complete():
     text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
     assert [field.name for field in fields(Agent) if f"`{field.name}`" not in text] == []
+
+
+def test_the_list_of_built_in_agents_is_complete():
+    text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
+    assert [name for name in built_in_texts() if f"| `{name}` |" not in text] == []
+
+
+def test_the_list_of_settings_is_complete():
+    text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
+    said = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", text, re.MULTILINE)
+    known = {field.name for field in fields(Config)} - {"home", "folder", "file", "sandbox_minimum"} | {
+        "sandbox"
+    }
+    assert known - {name for names in said for name in re.findall("[a-z]+", names)} == set()
 
 
 def test_the_list_of_limits_is_complete_with_their_defaults():
