@@ -18,6 +18,7 @@ from retinue.domain.redact import redactor
 from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.scope import Scope, Verdict, compile_scope
 from retinue.domain.session import Session
+from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Entry, Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
@@ -221,7 +222,7 @@ class App:
         session = await self.store.find(ref)
         entries, problems = await self.store.entries(session)
         running = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
-        return _session_json(session) | {
+        return session_as_json(session) | {
             "status": str(running[0].status) if running else "idle",
             "entries": len(entries),
             "announcements": [],
@@ -384,25 +385,3 @@ def _folder(workspace: str | os.PathLike[str] | None) -> str:
     if not Path(root).is_dir():
         raise Usage(f"the workspace {workspace} is not a folder")
     return root
-
-
-def _session_json(session: Session) -> dict[str, Any]:
-    return {
-        "session_id": session.id,
-        "slug": session.slug,
-        "key": session.key,
-        "agent": session.agent,
-        "name": session.name,
-        "branch": session.branch,
-        "parent_session_id": session.parent_slug,
-        "parent": session.parent,
-        "type": session.type,
-        "depth": session.depth,
-        "path": f"{session.path}/session.md",
-        "created_at": iso(session.created_at),
-        "updated_at": iso(session.updated_at),
-        "pinned_at": iso(session.pinned_at),
-        "last_snippet": session.last_snippet,
-        "attributes": dict(session.attributes),
-        "workspace": session.workspace.as_json(),
-    }

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from retinue.domain.run import iso
 from retinue.domain.workspace import Workspace
 
 SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
@@ -65,3 +66,26 @@ def child_slug(agent: str, description: str, at: datetime) -> str:
 
 def stamp(at: datetime) -> str:
     return at.strftime("%Y%m%d%H%M%S")
+
+
+def as_json(session: Session) -> dict[str, Any]:
+    """The shape of a row of `sessions list`; `sessions show` adds what only the file tells."""
+    return {
+        "session_id": session.id,
+        "slug": session.slug,
+        "key": session.key,
+        "agent": session.agent,
+        "name": session.name,
+        "branch": session.branch,
+        "parent_session_id": session.parent_slug,
+        "parent": session.parent,
+        "type": session.type,
+        "depth": session.depth,
+        "path": f"{session.path}/session.md",
+        "created_at": iso(session.created_at),
+        "updated_at": iso(session.updated_at),
+        "pinned_at": iso(session.pinned_at),
+        "last_snippet": session.last_snippet,
+        "attributes": dict(session.attributes),
+        "workspace": session.workspace.as_json(),
+    }

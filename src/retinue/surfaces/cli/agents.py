@@ -44,10 +44,11 @@ def agents() -> None:
 
 
 @agents.command("list")
+@click.option("--all", "every", is_flag=True, help="Also those that are hidden from people.")
 @on_app()
-async def list_agents(app: App, terminal: Terminal) -> None:
-    """All agents that can be started; definitions that are broken are named on standard error."""
-    rows = [_row(defined) for defined in app.agents.all()]
+async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
+    """Agents to choose from; definitions that are broken are named on standard error."""
+    rows = [_row(defined) for defined in app.agents.all() if every or defined.agent.ui_visible]
     terminal.rows(rows, COLUMNS, empty="no agents: write one to the agents folder of the configuration")
     for bad in app.agents.broken():
         terminal.note(str(bad), colour="31")

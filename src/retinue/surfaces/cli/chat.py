@@ -7,12 +7,13 @@ import click
 from retinue.app import App
 from retinue.domain.run import Run, Status, as_json
 from retinue.domain.session import Session
+from retinue.domain.session import as_json as session_as_json
 from retinue.errors import NotFound, RetinueError, Usage
 from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import ending, followed
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.prompt import Prompt
-from retinue.surfaces.cli.shapes import SESSION_COLUMNS, session_row
+from retinue.surfaces.cli.shapes import SESSION_COLUMNS
 from retinue.surfaces.cli.terminal import Terminal, one_line
 from retinue.surfaces.cli.tools import COLUMNS as TOOL_COLUMNS
 from retinue.surfaces.cli.tools import tool_json
@@ -165,7 +166,7 @@ class Talk:
             self.terminal.line(f"  {defined.agent.name:<14}{one_line(defined.agent.description, 90)}")
 
     async def sessions(self, _rest: str) -> None:
-        rows = [session_row(session) for session in (await self.app.sessions(children=False))[:20]]
+        rows = [session_as_json(session) for session in (await self.app.sessions(children=False))[:20]]
         self._list(lambda: self.terminal.rows(rows, SESSION_COLUMNS, empty="no sessions yet"))
 
     async def open(self, rest: str) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 import click
 
 from retinue.app import App
-from retinue.domain.session import Session
+from retinue.domain.session import Session, as_json
 from retinue.domain.transcript import Said
 from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.command import on_app
 from retinue.surfaces.cli.options import Group
-from retinue.surfaces.cli.shapes import SESSION_COLUMNS, entry_json, session_row
+from retinue.surfaces.cli.shapes import SESSION_COLUMNS, entry_json
 from retinue.surfaces.cli.terminal import Terminal
 
 EMPTY = "no sessions yet: retinue run TEXT begins one"
@@ -36,7 +36,7 @@ async def list_sessions(app: App, terminal: Terminal, agent: str | None, top: bo
     """All sessions: pinned ones first, then the newest."""
     found = await app.sessions(agent=agent, children=not top)
     found.sort(key=lambda session: session.pinned_at.timestamp() if session.pinned_at else 0, reverse=True)
-    terminal.rows([session_row(session) for session in found], SESSION_COLUMNS, empty=EMPTY)
+    terminal.rows([as_json(session) for session in found], SESSION_COLUMNS, empty=EMPTY)
 
 
 @sessions.command("show")

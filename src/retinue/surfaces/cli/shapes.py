@@ -5,35 +5,10 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Any
 
-from retinue.domain.run import iso
-from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.surfaces.cli.terminal import Column, Row
 
 KINDS: Mapping[type[Entry], str] = {Said: "said", Called: "called", Returned: "returned", Notice: "notice"}
-
-
-def session_row(session: Session) -> dict[str, Any]:
-    """One row of `sessions list --json`: what `sessions show` has, without what only the file tells."""
-    return {
-        "session_id": session.id,
-        "slug": session.slug,
-        "key": session.key,
-        "agent": session.agent,
-        "name": session.name,
-        "branch": session.branch,
-        "parent_session_id": session.parent_slug,
-        "parent": session.parent,
-        "type": session.type,
-        "depth": session.depth,
-        "path": f"{session.path}/session.md",
-        "created_at": iso(session.created_at),
-        "updated_at": iso(session.updated_at),
-        "pinned_at": iso(session.pinned_at),
-        "last_snippet": session.last_snippet,
-        "attributes": dict(session.attributes),
-        "workspace": session.workspace.as_json(),
-    }
 
 
 def entry_json(entry: Entry) -> dict[str, Any]:
