@@ -1,0 +1,197 @@
+"""A real `retinue run` is killed at the worst moments; the next process finishes what it left, and asks nothing twice."""
+
+import asyncio
+import json
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.replies import Answer, calls, reply
+
+PATIENCE = 45.0
+TOOLS = '''
+import os, pathlib, time
+from retinue import tool
+
+@tool(effect="{effect}")
+def act() -> str:
+    """Acts, and leaves a mark."""
+    with open("marks.txt", "a") as file:
+        file.write("acted\\n")
+    while os.path.exists("hold"):
+        time.sleep(0.01)
+    return "acted"
+'''
+
+
+@dataclass(slots=True)
+class Machine:
+    env: dict[str, str]
+    folder: Path
+
+    def has_tool(self, effect: str) -> None:
+        (self.folder / "own_tools.py").write_text(TOOLS.format(effect=effect))
+        (Path(self.env["RETINUE_CONFIG"]) / "config.json").write_text(
+            json.dumps({"tools": ["own_tools:act"]})
+        )
+
+    async def started(self, *args: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "retinue", *args,
+            stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=self.env | {"PYTHONPATH": str(self.folder)}, cwd=self.folder,
+        )  # fmt: skip
+
+    async def __call__(self, *args: str) -> tuple[int, Any, str]:
+        process = await self.started(*args)
+        out, err = await asyncio.wait_for(process.communicate(), PATIENCE)
+        return process.returncode or 0, json.loads(out or b"null"), err.decode()
+
+    def serves(self, server: ModelServer) -> None:
+        self.env |= {"OPENAI_BASE_URL": server.url, "OPENAI_API_KEY": "sk-test", "RETINUE_MODEL": "openai:m"}
+
+    @property
+    def transcript(self) -> str:
+        return "".join(path.read_text() for path in Path(self.env["RETINUE_HOME"]).rglob("session.md"))
+
+    async def killed(self, process: asyncio.subprocess.Process, when: Callable[[], bool]) -> None:
+        async with asyncio.timeout(PATIENCE):
+            while not when():  # noqa: ASYNC110  (another process makes it true: nothing to wait on)
+                assert process.returncode is None, await process.communicate()
+                await asyncio.sleep(0.002)
+        process.send_signal(signal.SIGKILL)
+        await process.communicate()
+
+
+@pytest.fixture
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
+    folder = tmp_path / "work"
+    folder.mkdir()
+    return Machine(isolated_env, folder)
+
+
+def by_history(*answers: Answer) -> Callable[[Captured], Answer]:
+    """The answer that fits what the conversation holds already: whoever asks the same hears the same."""
+    return lambda asked: answers[asked.turns]
+
+
+async def resumed(machine: Machine) -> Any:
+    """What people see of an interrupted run, and what comes of resuming it."""
+    code, listed, err = await machine("runs", "list", "--json")
+    assert (code, len(listed), listed[0]["status"]) == (0, 1, "running")
+    assert "1 run interrupted: retinue runs resume" in err
+    code, done, err = await machine("runs", "resume", "--json")
+    assert code == 0, err
+    assert [run["status"] for run in done] == ["done"]
+    assert (await machine("runs", "list", "--json"))[1] == []
+    return done[0]
+
+
+async def test_killed_while_the_model_speaks_only_that_turn_is_asked_again(machine: Machine):
+    """Shows: P03, A049."""
+    slow = reply("Here it is, at length.", pace=0.2, piece=2)
+    first: list[Captured] = []
+
+    def script(asked: Captured) -> Answer:
+        if asked.turns == 0:
+            return calls(("ls", {}), text="I look first.")
+        first.append(asked)
+        return slow if len(first) == 1 else reply("Here it is.")
+
+    async with ModelServer(script) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Find it")
+        await machine.killed(process, lambda: len(server.requests) == 2)
+        assert "I look first." in machine.transcript
+        assert "result of=" in machine.transcript
+        run = await resumed(machine)
+        assert (run["text"], run["turns"], run["tool_calls"]) == ("Here it is.", 2, 1)
+        assert [request.turns for request in server.requests] == [0, 1, 1]
+        assert server.requests[1].messages == server.requests[2].messages
+
+
+@pytest.mark.parametrize(("effect", "marks"), [("read", 2), ("once", 1)])
+async def test_killed_during_a_tool_the_call_is_repeated_only_where_that_is_harmless(
+    machine: Machine, effect: str, marks: int
+):
+    machine.has_tool(effect)
+    (machine.folder / "hold").touch()
+    async with ModelServer(by_history(calls(("act", {}), text="I act."), reply("Done."))) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Act")
+        await machine.killed(process, (machine.folder / "marks.txt").exists)
+        (machine.folder / "hold").unlink()
+        run = await resumed(machine)
+        assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 1)
+        assert (machine.folder / "marks.txt").read_text().count("acted") == marks
+        assert ("Outcome unknown" in machine.transcript) == (effect == "once")
+        assert [request.turns for request in server.requests] == [0, 1]
+
+
+async def test_killed_right_after_a_reply_was_saved_nothing_is_asked_again(machine: Machine):
+    machine.has_tool("read")
+    (machine.folder / "hold").touch()
+    answers = by_history(calls(("act", {}), ("act", {}), text="Both at once."), reply("Done."))
+    async with ModelServer(answers) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Act")
+        await machine.killed(process, lambda: "Both at once." in machine.transcript)
+        (machine.folder / "hold").unlink()
+        run = await resumed(machine)
+        assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 2)
+        assert [request.turns for request in server.requests] == [0, 1]
+        assert machine.transcript.count("result of=") == 2
+
+
+async def test_killed_at_the_last_word_the_word_is_the_answer(machine: Machine):
+    """Killed between the reply in the file and the end in the ledger, or just after it: either way it was answered."""
+    async with ModelServer([reply("The very last word."), reply("A second one.")]) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Speak")
+        await machine.killed(process, lambda: "The very last word." in machine.transcript)
+        await machine("runs", "resume", "--json")
+        history = (await machine("runs", "history", "--json"))[1]
+        assert [(run["status"], run["text"]) for run in history] == [("done", "The very last word.")]
+        assert len(server.requests) == 1
+
+
+async def test_killed_before_the_first_word_the_task_is_not_lost(machine: Machine):
+    """Shows: A039."""
+    async with ModelServer([reply("late", delay=60), reply("In time.")]) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Do not forget me")
+        await machine.killed(process, lambda: len(server.requests) == 1)
+        assert "Do not forget me" in machine.transcript
+        run = await resumed(machine)
+        assert run["text"] == "In time."
+        assert server.requests[0].messages == server.requests[1].messages
+
+
+async def test_killed_anywhere_the_session_goes_on_and_no_answer_is_asked_for_twice(machine: Machine):
+    """The moment is chosen by what the server has seen; between two requests anything may be going on."""
+    turns = [calls(("ls", {}), text=f"Step {n}.") for n in range(4)]
+    async with ModelServer(by_history(*turns, reply("Arrived."))) as server:
+        machine.serves(server)
+
+        def after(count: int) -> Callable[[], bool]:
+            return lambda: len(server.requests) >= count
+
+        process = await machine.started("run", "Walk")
+        await machine.killed(process, after(2))
+        begun = len(server.requests)
+        again: Awaitable[Any] = machine.started("runs", "resume")
+        await machine.killed(await again, after(begun + 1))
+        await machine("runs", "resume", "--json")
+        history = (await machine("runs", "history", "--json"))[1]
+        assert [(run["status"], run["text"], run["turns"]) for run in history] == [("done", "Arrived.", 5)]
+        asked = [request.turns for request in server.requests]
+        assert asked == sorted(asked)
+        # A turn is asked a second time only if its reply was on its way at one of the two kills.
+        assert len(asked) <= len(set(asked)) + 2
+        assert machine.transcript.count("result of=") == 4
