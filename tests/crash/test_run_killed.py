@@ -62,7 +62,7 @@ class Machine:
 
     async def killed(self, process: asyncio.subprocess.Process, when: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
-            while not when():  # noqa: ASYNC110  (another process makes it true: nothing to wait on)
+            while not when():
                 assert process.returncode is None, await process.communicate()
                 await asyncio.sleep(0.002)
         process.send_signal(signal.SIGKILL)
