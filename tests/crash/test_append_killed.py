@@ -133,6 +133,5 @@ async def test_a_killed_maker_leaves_no_half_session(store: FileStore):
             "scope-plan.yml",
             "session.json",
             "session.md",
-            "tools.org",
         ]
         assert (await store.find(session.slug)).id == session.id

@@ -340,9 +340,11 @@ class App:
             if text is None:
                 raise Usage(f"{session.slug} is at work: give the text to queue behind it")
             return text
+        if text is not None:
+            await self.store.free(session)
+            return text
         async with self.store.open(session) as talk:
-            words = talk.typed() if text is None else text
-            if words.strip():
+            if (words := talk.typed()).strip():
                 return words
             if talk.entries and isinstance(last := talk.entries[-1], Said) and last.by == "user":
                 return last.text

@@ -189,7 +189,7 @@ class FileConversation:
 
 def opened(session: Session, *, chance: Chance, threads: Threads) -> FileConversation:
     """Takes the session's lock and reads its file; the lock is given back when that fails."""
-    directory = hold(session.path, chance.now())
+    directory = hold(session.path)
     try:
         conversation = FileConversation(session, directory=directory, chance=chance, threads=threads)
         conversation.load()

@@ -5,6 +5,7 @@
 
 import os
 import shutil
+import stat
 import time
 from collections.abc import AsyncGenerator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
@@ -22,7 +23,7 @@ from retinue.store import branches, definitions, folder, names
 from retinue.store.conversation import FileConversation, opened
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
-from retinue.store.lock import alone, held
+from retinue.store.lock import alone, held, hold
 from retinue.store.reading import read
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.tail import torn_at
@@ -56,6 +57,10 @@ class FileStore:
         everything = await self._threads.do(self._shelf.all)
         chosen = [each for each in everything if (children or each.top) and agent in {None, each.agent}]
         return sorted(chosen, key=lambda each: (each.updated_at, each.id), reverse=True)
+
+    async def free(self, session: Session) -> None:
+        """Held says who has the session open; nothing is read or written."""
+        await self._threads.do(lambda: os.close(hold(session.path)))
 
     def open(self, session: Session) -> AbstractAsyncContextManager[FileConversation]:
         return self._open(session)
@@ -155,7 +160,7 @@ class FileStore:
 
     def _clear(self, session: Session) -> Session:
         now = self._chance.now()
-        with held(session.path, now):
+        with held(session.path):
             for name in (names.SESSION, names.TOOLS, names.THOUGHTS):
                 where = os.path.join(session.path, name)
                 if os.path.lexists(where):
@@ -182,7 +187,7 @@ class FileStore:
         now = self._chance.now()
         with ExitStack() as stack:
             for path in folder.within(top):
-                stack.enter_context(held(path, now))
+                stack.enter_context(held(path))
             final = unused(os.path.dirname(top), names.deleted(os.path.basename(top), now))
             try:
                 os.rename(top, final)
@@ -200,7 +205,7 @@ class FileStore:
             with suppress(OSError):
                 old = gone < forgotten if gone else time.time() - os.stat(path).st_mtime > _STALE_SECONDS
                 if old:
-                    shutil.rmtree(path)
+                    shutil.rmtree(path) if stat.S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
                     removed.append(path)
         return removed
 

@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -88,7 +88,7 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
     try:
         with suppress(FileExistsError):
             os.mkdir(where, 0o700)
-        return _build(session, where, temporary, new.preset)
+        return _build(session, root, where, temporary, new.preset)
     except BaseException as error:
         shutil.rmtree(temporary, ignore_errors=True)
         if isinstance(error, OSError):
@@ -96,7 +96,7 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
         raise
 
 
-def _build(session: Session, where: str, temporary: str, preset: str) -> Session:
+def _build(session: Session, root: str, where: str, temporary: str, preset: str) -> Session:
     os.mkdir(temporary, 0o700)
     inner = temporary
     if session.top:
@@ -104,9 +104,9 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Session
         os.mkdir(os.path.dirname(inner), 0o700)
         os.mkdir(inner, 0o700)
         os.symlink(os.path.join(names.BRANCHES, session.branch), os.path.join(temporary, names.CURRENT))
-    write_new(os.path.join(inner, names.SESSION), b"")
-    write_new(os.path.join(inner, names.TOOLS), b"")
-    write_new(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
+    make = _maker(root, session.id)
+    make(os.path.join(inner, names.SESSION), b"")
+    make(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
     wanted = os.path.join(where, session.slug)
     for count in range(_tried(wanted), _MOST_OF_ONE_NAME):
         _TRIED[wanted] = count
@@ -115,8 +115,8 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Session
         if os.path.lexists(folder):
             continue
         named = replace(session, slug=slug)
-        write_new(os.path.join(inner, names.PLAN), write_plan(named))
-        write_new(os.path.join(inner, names.FACTS), write_facts(named))
+        make(os.path.join(inner, names.PLAN), write_plan(named))
+        make(os.path.join(inner, names.FACTS), write_facts(named))
         try:
             os.rename(temporary, folder)
         except OSError as error:
@@ -129,6 +129,27 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Session
             named, path=os.path.join(folder, os.path.relpath(inner, temporary)) if session.top else folder
         )
     raise OSError(errno.EEXIST, "too many folders of one name")
+
+
+def _maker(root: str, token: str) -> Callable[[str, bytes], None]:
+    """How a new file is made: in one folder for all and then moved, where that is one file system. A file made in a
+    folder that is itself new costs a journalling file system several times as much."""
+    staging = os.path.join(root, names.STAGING)
+    with suppress(FileExistsError):
+        os.mkdir(staging, 0o700)
+    staged = os.path.join(staging, token)
+
+    def make(path: str, data: bytes) -> None:
+        write_new(staged, data)
+        try:
+            os.rename(staged, path)
+        except OSError as error:
+            os.unlink(staged)
+            if error.errno != errno.EXDEV:
+                raise
+            write_new(path, data)
+
+    return make
 
 
 def _tried(wanted: str) -> int:
@@ -297,7 +318,9 @@ def children(path: str) -> Iterator[str]:
 
 
 def leftovers(root: str) -> Iterator[str]:
-    """Folders that were never finished, and those that were deleted."""
+    """What was never finished, and what was deleted."""
+    with suppress(FileNotFoundError), os.scandir(os.path.join(root, names.STAGING)) as staged:
+        yield from (each.path for each in staged)
     for above, inside, _ in os.walk(root):
         gone = [name for name in inside if name.startswith(names.NEW) or names.deleted_at(name)]
         yield from (os.path.join(above, name) for name in gone)

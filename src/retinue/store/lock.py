@@ -1,21 +1,20 @@
-"""One owner per session: the kernel's lock on the folder, and the holder's words for whoever comes second."""
+"""One owner per session: the kernel's lock on the folder, and the holder's name for whoever comes second."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
-# ruff: noqa: PTH119, PTH123
+# ruff: noqa: PTH116, PTH119, PTH123
 
 import fcntl
 import os
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 
 from retinue.errors import Held, NotFound
-from retinue.store import names
 
-_BOOT = "/proc/sys/kernel/random/boot_id"
+_LOCKS = "/proc/locks"
 
 
-def hold(folder: str, now: datetime) -> int:
+def hold(folder: str) -> int:
     """The folder's descriptor, locked until it is closed or the process dies, however it dies."""
     try:
         directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
@@ -24,17 +23,16 @@ def hold(folder: str, now: datetime) -> int:
     try:
         fcntl.flock(directory, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
-        words = _words(directory)
+        who = _holder(directory)
         os.close(directory)
-        raise Held(f"{os.path.basename(folder)} is open in {words}; end that process or wait") from error
-    _say(directory, now)
+        raise Held(f"{os.path.basename(folder)} is open in {who}; end that process or wait") from error
     return directory
 
 
 @contextmanager
-def held(folder: str, now: datetime) -> Generator[int]:
+def held(folder: str) -> Generator[int]:
     """The folder's lock for the length of a block."""
-    directory = hold(folder, now)
+    directory = hold(folder)
     try:
         yield directory
     finally:
@@ -52,34 +50,27 @@ def alone(path: str) -> Generator[None]:
         os.close(descriptor)
 
 
-def _say(directory: int, now: datetime) -> None:
-    """The words decide nothing, so a folder that cannot be written to is held all the same."""
-    words = (
-        f"PID {os.getpid()} on host {os.uname().nodename} since {now:%Y-%m-%dT%H:%M:%SZ}\nboot {_boot()}\n"
-    )
+def _holder(directory: int) -> str:
+    """Who has the lock, as the kernel knows it: no file of ours can be stale or lie about it."""
+    pid = _locker(os.fstat(directory))
+    if pid is None:
+        return "another process"
+    return f"PID {pid} on host {os.uname().nodename}{_since(pid)}"
+
+
+def _locker(folder: os.stat_result) -> int | None:
+    device = f"{os.major(folder.st_dev):02x}:{os.minor(folder.st_dev):02x}:{folder.st_ino}"
+    with suppress(OSError), open(_LOCKS, encoding="ascii") as file:
+        for line in file:
+            words = line.split()
+            if "FLOCK" in words and device in words:
+                pid = words[words.index(device) - 1]
+                return int(pid) if pid.isdigit() and pid != "0" else None
+    return None
+
+
+def _since(pid: int) -> str:
     with suppress(OSError):
-        file = os.open(
-            names.HOLDER, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=directory
-        )
-        try:
-            os.write(file, words.encode())
-        finally:
-            os.close(file)
-
-
-def _words(directory: int) -> str:
-    with suppress(OSError):
-        file = os.open(names.HOLDER, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
-        try:
-            line = os.read(file, 400).decode("utf-8", "replace").partition("\n")[0]
-        finally:
-            os.close(file)
-        if line.isprintable() and line:
-            return line
-    return "another process"
-
-
-def _boot() -> str:
-    with suppress(OSError), open(_BOOT, encoding="ascii") as file:
-        return file.read().strip()
-    return "unknown"
+        began = datetime.fromtimestamp(os.stat(f"/proc/{pid}").st_ctime, UTC)
+        return f" since {began:%Y-%m-%dT%H:%M:%SZ}"
+    return ""

@@ -137,11 +137,12 @@ class SessionFile:
             raise no_room(self.path, error) from error
 
     def _sync_folder(self) -> None:
-        """A new folder reaches the disk together with its first acknowledged entry."""
+        """A new folder reaches the disk together with its first acknowledged entry. The plan's facts stand in
+        session.json too, so the plan need not be waited for."""
         if self._synced:
             return
         folder = os.path.dirname(self.path)
-        for name in (names.PRESET, names.PLAN, names.FACTS):
+        for name in (names.PRESET, names.FACTS):
             with suppress(FileNotFoundError):
                 sync_path(os.path.join(folder, name))
         os.fsync(self._directory)
