@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -22,10 +22,25 @@ from retinue.drivers.gateway import Gateway
 from retinue.drivers.openai_chat import OpenAIChat
 from retinue.engine.chance import system_chance
 
+
+def _reads(count: int) -> list[dict[str, Any]]:
+    """Replies that each read another part of the note."""
+    return [
+        {"tools": [{"name": "read", "args": {"path": "note.txt", "offset": at + 1}}]} for at in range(count)
+    ]
+
+
+LONG = 40
 TOOL_TURN: dict[str, Any] = {
-    "by": "history",
-    "loop": True,
-    "replies": [{"tools": [{"name": "read", "args": {"path": "note.txt"}}]}, "That is what the file says."],
+    "parts": [
+        {
+            "when": "Read it all.",
+            "by": "history",
+            "loop": True,
+            "replies": [*_reads(LONG), "That is all of it."],
+        },
+        {"by": "history", "loop": True, "replies": [*_reads(1), "That is what the file says."]},
+    ]
 }
 TOKENS = 200
 
@@ -56,34 +71,45 @@ async def measured(told: Callable[[str], None], *, runs: int = 200, children: in
 
 
 async def turns(place: Path, runs: int) -> list[Row]:
-    """A whole run: a session is made, the model calls one tool and answers; everything is on disk."""
-    async with _served(place, TOOL_TURN) as url, _app(place, url) as app:
-        await _times(20, lambda: app.run("Read the note.", workspace=place))
-        ours = await _times(runs, lambda: app.run("Read the note.", workspace=place))
-        session = (await app.run("Read the note.", workspace=place)).session_id
-        again = await _times(runs, lambda: app.run("Once more.", session=session))
+    """One turn with one tool is what a run of 40 such turns costs more than a run of one, divided by the difference;
+    the bare yardstick makes one request and syncs two lines per turn."""
     async with _served(place, TOOL_TURN) as url:
-        bare = await _bare(place, url, runs)
+        bare = await _bare(place, url, runs) / 2
+        async with _app(place, url) as app:
+            await _times(10, lambda: app.run("Read the note.", workspace=place))
+            short = await _times(runs, lambda: app.run("Read the note.", workspace=place))
+            long = await _times(max(2, runs // 20), lambda: app.run("Read it all.", workspace=place))
+            again = await _again(app, place, runs)
+    turn = (long - short) / (LONG - 1)
     return [
-        Row(what="bare: two HTTP calls and a journal", value=bare, unit="ms CPU"),
-        Row(what="one run with one tool, in its own session", value=ours, unit="ms CPU", most=1.5),
-        Row(what="one more run in a session", value=again, unit="ms CPU", most=1.5),
-        Row(what="a run over the bare calls", value=ours / bare, unit="times"),
+        Row(what="bare: one HTTP call, two lines synced", value=bare, unit="ms CPU"),
+        Row(what="one turn with one tool, persisted", value=turn, unit="ms CPU", most=1.5),
+        Row(what="a turn over the bare call", value=turn / bare, unit="times"),
+        Row(what="a run of two turns in a session that is there", value=again, unit="ms CPU"),
+        Row(what="a run of two turns in a session of its own", value=short, unit="ms CPU"),
     ]
 
 
+async def _again(app: App, place: Path, runs: int) -> float:
+    """Short sessions, each used once more."""
+    made = [(await app.run("Read the note.", workspace=place)).session_id for _ in range(max(2, runs // 4))]
+    began = time.process_time()
+    for session in made:
+        await app.run("Once more.", session=session)
+    return (time.process_time() - began) * 1000 / len(made)
+
+
 async def crowd(place: Path, children: int) -> list[Row]:
-    """Many at once, each persisted."""
+    """Many at once, each in a session of its own."""
     async with _served(place, TOOL_TURN) as url, _app(place, url, live=children) as app:
         await app.run("Read the note.", workspace=place)
-        began = time.perf_counter()
-        born = [await app.start("Read the note.", workspace=place) for _ in range(children)]
-        ended = [await app.wait(run.id) for run in born]
-        seconds = time.perf_counter() - began
-        failed = sum(run.status != "done" for run in ended)
+        began, cpu = time.perf_counter(), time.process_time()
+        ended = await asyncio.gather(*(app.run("Read the note.", workspace=place) for _ in range(children)))
+        seconds, cpu = time.perf_counter() - began, time.process_time() - cpu
     return [
-        Row(what=f"{children} runs at once", value=seconds, unit="s", most=2.5 * children / 1000),
-        Row(what="of which not done", value=failed, unit="runs", most=0),
+        Row(what=f"{children:,} runs at once", value=seconds, unit="s", most=2.5 * children / 1000),
+        Row(what="of it, CPU of this process", value=cpu, unit="s CPU"),
+        Row(what="of which not done", value=sum(run.status != "done" for run in ended), unit="runs", most=0),
     ]
 
 
@@ -108,26 +134,28 @@ async def history(place: Path, _: int) -> list[Row]:
                     most=most,
                 )
             )
-            before = _written()
-            await app.run("Go on.", session=session)
+            grown = await _grown(app, session)
             rows.append(
-                Row(
-                    what=f"bytes written by a run at {entries:,}",
-                    value=_written() - before,
-                    unit="B",
-                    most=16_000,
-                )
+                Row(what=f"bytes a turn adds at {entries:,} entries", value=grown, unit="B", most=8_192)
             )
     return rows
 
 
 async def stream(place: Path, _: int) -> list[Row]:
-    """A reply of 200 tokens, piece by piece."""
+    """A reply of 200 tokens, piece by piece: what it costs beside a reply of one word, and over the bare stream."""
     words = " ".join(["token"] * TOKENS)
-    async with _served(place, {"replies": [{"text": words}], "loop": True}) as url, _app(place, url) as app:
-        await app.run("Say it.", workspace=place)
-        value = await _times(20, lambda: app.run("Say it.", workspace=place))
-    return [Row(what=f"a run that streams {TOKENS} tokens", value=value, unit="ms CPU", most=5)]
+    script = {
+        "parts": [
+            {"when": "Say it all.", "loop": True, "replies": [words]},
+            {"loop": True, "replies": ["It."]},
+        ]
+    }
+    async with _served(place, script) as url, _app(place, url) as app:
+        session = (await app.run("Say it.", workspace=place)).session_id
+        short = await _times(20, lambda: app.run("Say it.", session=session))
+        other = (await app.run("Say it all.", workspace=place)).session_id
+        long = await _times(20, lambda: app.run("Say it all.", session=other))
+    return [Row(what=f"{TOKENS} tokens streamed instead of one", value=long - short, unit="ms CPU", most=5)]
 
 
 async def start(place: Path, _: int) -> list[Row]:
@@ -157,14 +185,22 @@ PARTS: dict[str, Callable[[Path, int], Awaitable[list[Row]]]] = {
 }
 
 
-def main(*, as_json: bool = False) -> int:
-    rows = asyncio.run(measured(lambda name: print(f"measuring {name} …", file=sys.stderr)))
-    if as_json:
+def main(arguments: Sequence[str] = ()) -> int:
+    """`--json` prints rows for programs; `--quick` measures less often."""
+    quick = "--quick" in arguments
+    rows = asyncio.run(
+        measured(
+            lambda name: print(f"measuring {name} …", file=sys.stderr),
+            runs=40 if quick else 200,
+            children=100 if quick else 1000,
+        )
+    )
+    if "--json" in arguments:
         print(json.dumps([row.as_json() for row in rows]))
         return 0
     for row in rows:
         most = "" if row.most is None else f"at most {row.most:g}"
-        print(f"{row.what:<44}{row.value:>12.2f} {row.unit:<8}{most}")
+        print(f"{row.what:<48}{row.value:>12.2f} {row.unit:<8}{most}".rstrip())
     return 0
 
 
@@ -267,6 +303,20 @@ async def _late_turn(app: App, session: str, url: str) -> float:
     return value
 
 
+async def _grown(app: App, session: str) -> float:
+    """What one more run writes, by the files and not by the calls: the conversation grows, and nothing is rewritten."""
+    path = Path((await app.session(session)).path) / "session.md"
+    before = _written()
+    size = path.stat().st_size
+    await app.run("Read it all.", session=session)
+    long = _written() - before
+    before = _written()
+    await app.run("Read the note.", session=session)
+    short = _written() - before
+    told = path.stat().st_size - size
+    return max(told / (LONG + 3), (long - short) / (LONG - 1))
+
+
 def _unheard(_: Delta) -> None:
     return
 
@@ -287,3 +337,7 @@ def _best(command: list[str], env: dict[str, str]) -> float:
         subprocess.run(command, env=env, check=True, capture_output=True)  # noqa: S603  (our own command)
         times.append(time.perf_counter() - began)
     return min(times)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
