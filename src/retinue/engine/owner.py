@@ -85,7 +85,9 @@ def _claimed(folder: Path) -> tuple[Path, int]:
         path = folder / str(uuid.uuid4())
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
         if _locked(descriptor, fcntl.LOCK_EX) and os.fstat(descriptor).st_nlink:
-            os.write(descriptor, _words().encode())
+            # The words decide nothing, so a full disk may cost them.
+            with suppress(OSError):
+                os.write(descriptor, _words().encode())
             return path, descriptor
         os.close(descriptor)
     raise Failed(f"{folder}: no file here can be locked; choose a home on a file system that has flock")

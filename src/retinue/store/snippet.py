@@ -25,6 +25,8 @@ def last_words(path: str) -> str:
             if words or size <= length:
                 return words
         return ""
+    except OSError:
+        return ""  # a folder of that name can be opened and not read
     finally:
         os.close(file)
 
