@@ -49,6 +49,7 @@ class App:
         self._listeners: list[Callable[[Event], None]] = []
         self._engine = LocalEngine()
         self._owner = Owner(config.home)
+        self._ledger_seen = False
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance = system_chance()
         self.store = FileStore(config.home / "sessions", chance)
@@ -120,6 +121,7 @@ class App:
                 raise Usage(
                     "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
                 )
+            await self._ledger_opens()
             chosen = await begin(about.name, _folder(workspace), self._ports)
         else:
             text = await self._words(chosen, text)
@@ -154,6 +156,7 @@ class App:
             raise Usage("there is nothing to do: give the child's task as TEXT")
         above = await self.store.find(parent)
         check_model(self._ports.model(self._template(agent), model), self.config)
+        await self._ledger_opens()
         ask = Ask(
             key=f"once:{self._ports.chance.uuid()}",
             agent=agent,
@@ -322,6 +325,12 @@ class App:
         if chosen is not None:
             return await definition(chosen, self._ports)
         return self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
+
+    async def _ledger_opens(self) -> None:
+        """Seen once, before the first folder is made: a ledger that cannot be used leaves no session behind."""
+        if not self._ledger_seen:
+            await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
+            self._ledger_seen = True
 
     def _template(self, name: str) -> Agent:
         """What a child is made from; a definition that is there and broken is told with its own words."""

@@ -19,16 +19,20 @@ def last_words(path: str) -> str:
     except OSError:
         return ""
     try:
-        size = os.fstat(file).st_size
-        for length in (_NEAR, _FAR):
-            words = _words(b"\n" + os.pread(file, length, max(0, size - length)))
-            if words or size <= length:
-                return words
-        return ""
+        return _near_the_end(file)
     except OSError:
         return ""  # a folder of that name can be opened and not read
     finally:
         os.close(file)
+
+
+def _near_the_end(file: int) -> str:
+    size = os.fstat(file).st_size
+    for length in (_NEAR, _FAR):
+        words = _words(b"\n" + os.pread(file, length, max(0, size - length)))
+        if words or size <= length:
+            return words
+    return ""
 
 
 def _words(data: bytes) -> str:
