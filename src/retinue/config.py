@@ -16,7 +16,7 @@ from retinue.store.textfile import read_text, stamp_of
 from retinue.store.values import Path as KeyPath
 from retinue.store.values import Wrong
 
-OPENAI_DEFAULT = "openai:gpt-4.1-mini"
+OPENAI_DEFAULT = "openai:gpt-5-mini"
 ANTHROPIC_DEFAULT = "anthropic:claude-sonnet-4-5"
 APPROVALS = ("ask", "auto", "deny")
 SANDBOXES = ("none", "landlock", "strict")

@@ -68,7 +68,9 @@ def _address(model: Model, provider: Provider) -> tuple[str, str]:
     own = own_server(model)
     if not own:
         return provider.base_url, provider.key
-    return own, str(model.settings.get("api_key") or model.settings.get("apiKey") or "")
+    return own, os.environ.get(
+        str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or ""), ""
+    )
 
 
 def own_server(model: Model) -> str:

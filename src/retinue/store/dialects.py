@@ -152,8 +152,19 @@ def _switches(found: Mapping[str, bool]) -> Said:
     return Said(sets={}, denies=off, verdict=Verdict.MAPPED, note=note)
 
 
+def driver_settings(value: Any, path: Path) -> dict[str, Any]:
+    """A key itself has no place here: a definition is copied into every session's folder."""
+    found = values.open_map(value, path)
+    for key in ("api_key", "apiKey"):
+        if key in found:
+            raise Wrong(
+                (*path, key), "holds a key; put it into the environment and write api_key_env: ITS_NAME"
+            )
+    return found
+
+
 _CHAT = values.table(
-    {"provider": driver, "model": model, "config": values.open_map, "models": values.patterns}
+    {"provider": driver, "model": model, "config": driver_settings, "models": values.patterns}
 )
 
 

@@ -87,7 +87,7 @@ _NATIVE: dict[str, Reader] = {
     "display_name": values.word,
     "description": values.text,
     "prompt": values.text,
-    "driver_settings": values.open_map,
+    "driver_settings": dialects.driver_settings,
     "temperature": values.number(0, 2),
     "max_tokens": values.whole(1, _HUGE),
     "max_turns": values.whole(1, _HUGE),

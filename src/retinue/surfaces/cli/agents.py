@@ -1,8 +1,9 @@
 """Agents: who there is, what each is made of, and bringing definitions from elsewhere."""
 
+import json
 import os
 from collections.abc import Sequence
-from dataclasses import asdict, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from retinue.app import App
 from retinue.domain.agent import Agent, Defined
 from retinue.errors import NotFound
 from retinue.store import foreign
+from retinue.store.definitions import native
 from retinue.surfaces.cli.command import on_app, plainly
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.terminal import Column, Terminal, one_line
@@ -65,7 +67,9 @@ async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     withheld = {tool: verdict.rule for tool, verdict in judged.items() if not verdict.ok}
     if terminal.json:
         facts = {"sources": dict(defined.sources), "clipped": list(defined.clipped)}
-        terminal.value({**asdict(defined.agent), **facts, "offered": offered, "withheld": withheld})
+        terminal.value(
+            {**native(defined.agent, whole=True), **facts, "offered": offered, "withheld": withheld}
+        )
         return
     terminal.rows(_fields(defined), FIELD_COLUMNS, empty="")
     terminal.line(f"\noffered: {', '.join(offered) or 'no tools'}")
@@ -172,13 +176,17 @@ def _row(defined: Defined) -> dict[str, Any]:
     }
 
 
+def _shown(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
 def _fields(defined: Defined) -> list[dict[str, str]]:
-    facts = asdict(defined.agent)
+    facts = native(defined.agent, whole=True)
     return [
         {
             "field": field.name,
             "source": defined.sources.get(field.name, "default"),
-            "value": "-" if facts[field.name] is None else one_line(str(facts[field.name]), 100),
+            "value": "-" if facts[field.name] is None else one_line(_shown(facts[field.name]), 100),
         }
         for field in fields(Agent)
     ]
