@@ -3,10 +3,14 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from retinue.domain.limits import Limits
-from retinue.domain.run import Status
+from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Said
 from retinue.domain.turn import Reply, Request
+from retinue.errors import NotFound, Refused
+from retinue.runtime import control, recover
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -122,3 +126,43 @@ async def test_a_run_that_no_longer_exists_is_simply_over(world: Any):
     async with world.open() as house:
         house.engine.submit("01UNKNOWN")
         await asyncio.wait_for(house.engine.wait("01UNKNOWN"), 5)
+
+
+async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(world: Any):
+    async with world.open(*[says("Done.")] * 9, limits=Limits(max_depth=2)) as house:
+        top = await house.run("Top.")
+        below = await house.run("Below.", parent_run=top.id)
+        deepest = await house.run("Deepest.", parent_run=below.id)
+        assert [(run.depth, run.root) for run in (top, below, deepest)] == [
+            (0, top.id),
+            (1, top.id),
+            (2, top.id),
+        ]
+        assert (await house.now(top)).children == (below.id,)
+        with pytest.raises(Refused, match="2 deep and may not start general: 2 is the limit"):
+            await house.run("Too deep.", parent_run=deepest.id)
+        with pytest.raises(Refused, match="the ledger does not know it"):
+            await house.run("Whose?", parent_run="01NOBODY")
+
+
+async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: Any):
+    async with world.open(says("Half."), hold=True) as house:
+        left = await house.ask("Begin.")
+        await house.until("text.delta")
+    async with world.open() as house:
+        stopped = await control.cancel(left.id, house.ports, owner_lives=False)
+        assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+        with pytest.raises(NotFound, match="there is no run 01NOBODY"):
+            await control.cancel("01NOBODY", house.ports, owner_lives=False)
+        with pytest.raises(NotFound):
+            await recover.resume("01NOBODY", house.ports, left_by="")
+        with pytest.raises(Refused, match=r"has ended \(cancelled\)"):
+            await recover.resume(left.id, house.ports, left_by="")
+
+
+async def test_a_run_of_another_living_process_is_asked_to_stop(world: Any):
+    async with world.open(says("Half of it."), hold=True) as worker, world.open() as other:
+        run = await worker.ask("Talk.")
+        await worker.until("text.delta")
+        await control.cancel(run.id, other.ports, owner_lives=True)
+        assert (await worker.ended(run)).status is Status.CANCELLED

@@ -1,13 +1,16 @@
 """The loop's rules: a request is built from the file, and nothing is asked before what came before is on disk."""
 
 import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from retinue.app.wiring import orders
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
-from retinue.domain.turn import Reply, Request, Stop, Wish
-from retinue.errors import ModelFailed
+from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
+from retinue.errors import ModelFailed, NoRoom
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -307,3 +310,114 @@ async def test_a_call_that_was_cut_never_runs_and_the_model_is_told(world: Any):
         assert not told.ok
         assert "did not run: its arguments were cut" in told.text
         assert run.status is Status.DONE
+
+
+async def test_what_a_person_typed_is_taken_where_it_stands(world: Any):
+    async with world.open(says("One."), says("Two.")) as house:
+        first = await house.run("Begin.")
+        path = Path(first.path)
+        path.write_text(path.read_text() + "Typed by hand.\n")
+        session = await house.store.find(first.session_id)
+        second = await house.run("Typed by hand.", session=session, typed=True)
+        assert second.text == "Two."
+        assert path.read_text().count("Typed by hand.") == 1
+        assert [entry.text for entry in house.heard(1)] == ["Begin.", "One.", "Typed by hand."]
+
+
+class Halting:
+    """A driver that stumbles, waits and thinks aloud before it answers."""
+
+    async def turn(self, request: Request, heard: Any) -> Reply:
+        heard(Delta(thinking="Hmm."))
+        heard(Delta(text="A false "))
+        heard(Delta(discarded=True))
+        heard(Delta(waiting="rate limited, again in 3 s"))
+        heard(Delta(text="The answer."))
+        return says("The answer.")
+
+    async def close(self) -> None:
+        return
+
+
+async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_kept(world: Any):
+    async with world.open(driver=Halting()) as house:
+        run = await house.run("Answer.")
+        assert await house.said(run) == ["The answer."]
+        told = [(event.kind, event.data.get("note") or event.data.get("text")) for event in house.events]
+        live = [each for each in told if each[0] != "run.state" or each[1]]
+        assert live == [
+            ("thinking.delta", "Hmm."),
+            ("text.delta", "A false "),
+            ("text.discarded", None),
+            ("run.state", "rate limited, again in 3 s"),
+            ("text.delta", "The answer."),
+            ("entry.saved", None),
+        ]
+
+
+async def test_a_session_whose_folder_moved_is_found_by_its_id(world: Any):
+    """Shows: L001."""
+    async with world.open(says("Here."), says("Moved.")) as house:
+        first = await house.run("Where?")
+        top = Path(first.path).parents[2]
+        session = await house.store.find(first.session_id)
+        top.rename(top.with_name(f"{top.name}-renamed"))
+        run = await house.run("And now?", session=session)
+        assert (run.status, run.text) == (Status.DONE, "Moved.")
+
+
+async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: Any):
+    async with world.open(says("Here."), says("never")) as house:
+        first = await house.run("Where?")
+        session = await house.store.find(first.session_id)
+        await house.store.delete(session)
+        run = await house.run("And now?", session=session)
+        assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
+        assert "There is no session" in run.error
+
+
+class Full:
+    """A conversation whose disk is full after so many appends."""
+
+    def __init__(self, store: Any, room: int) -> None:
+        self._store = store
+        self.room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @asynccontextmanager
+    async def open(self, session: Any):
+        async with self._store.open(session) as talk:
+            add = talk.append
+
+            async def append(*entries: Any) -> None:
+                self.room -= 1
+                if self.room < 0:
+                    raise NoRoom("the disk is full")
+                await add(*entries)
+
+            talk.append = append
+            yield talk
+
+
+async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: Any):
+    async with world.open(calls(("ls", "{}"), text="Look."), says("never")) as house:
+        store = Full(house.store, room=2)
+        full = replace(house.ports, store=store)
+        house.engine.start(orders(full, lambda _, error: house.crashes.append(error), lambda _: True))
+        run = await house.run("Go.")
+        assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, "the disk is full")
+        assert await house.said(run) == ["Look."]
+        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.driver.steps = {"*": [says("x"), says("Room again.")]}
+        again = await house.run("Again.", session=await house.store.find(run.session_id))
+        assert (again.text, house.crashes) == ("Room again.", [])
+
+
+async def test_a_run_may_think_longer_than_its_agent_does(world: Any):
+    world.agent("thinker", front="thinking: low\n")
+    async with world.open(says("a"), says("b")) as house:
+        await house.run("Think.", agent="thinker")
+        await house.run("Think hard.", agent="thinker", thinking="high")
+        assert [asked.request.model.thinking for asked in house.driver.asked] == ["low", "high"]
