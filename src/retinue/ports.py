@@ -9,6 +9,7 @@ from typing import Any, Protocol, TypeVar
 from retinue.domain.agent import Agent, Defined, Paths
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
+from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status
 from retinue.domain.scope import Globs, Scope
 from retinue.domain.session import Session
@@ -281,5 +282,5 @@ class Ports:
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
     owner: str
-    redact: Callable[[str], str]
+    redact: Redactor
     """Takes secrets out of a text before it is stored, logged or told."""

@@ -14,7 +14,7 @@ from retinue.app.wiring import nobody, orders
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.model import model_for
-from retinue.domain.redact import redactor
+from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Returned, Said
@@ -161,7 +161,7 @@ class World:
             closed=(),
             with_paths=with_paths,
             owner=owner,
-            redact=redactor(secrets),
+            redact=Redactor(secrets),
         )
         made = replace(made, **ports)
         engine.start(orders(made, lambda _, error: crashes.append(error), lambda owner: owner in self.alive))

@@ -14,7 +14,7 @@ from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.event import Event
 from retinue.domain.model import model_for
-from retinue.domain.redact import redactor
+from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.scope import Scope, Verdict, compile_scope
 from retinue.domain.session import Session
@@ -73,7 +73,7 @@ class App:
             closed=closed_to_agents(config),
             with_paths=with_paths,
             owner=self._owner.id,
-            redact=redactor(config.secrets()),
+            redact=Redactor(config.secrets()),
         )
         self._engine.start(orders(self._ports, self._crashed, self._owner_lives))
 

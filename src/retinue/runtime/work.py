@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from retinue.domain.limits import MAX_BAD_CALLS, MAX_EMPTY_REPLIES
+from retinue.domain.redact import Veil
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Notice, Returned, Said
@@ -93,6 +94,7 @@ class _Work:
         self.run = run
         self.ports = ports
         self.heard: list[str] = []
+        self.veil = Veil(ports.redact)
         self.empty = 0
         self.bad = 0
         self.last: tuple[str, str] = ("", "")
@@ -153,7 +155,7 @@ class _Work:
             await talk.append(task)
 
     async def _turn(self, talk: Conversation, plan: Plan) -> Reply:
-        self.heard = []
+        self._forget()
         self._tell("run.state", phase="wait")
         request = Request(
             model=plan.model,
@@ -167,15 +169,20 @@ class _Work:
 
     def _hear(self, delta: Delta) -> None:
         if delta.discarded:
-            self.heard = []
+            self._forget()
             self._tell("text.discarded")
         elif delta.text:
             self.heard.append(delta.text)
-            self._tell("text.delta", text=delta.text)
+            if shown := self.veil.shown(delta.text):
+                self._tell("text.delta", text=shown)
         elif delta.thinking:
-            self._tell("thinking.delta", text=delta.thinking)
+            self._tell("thinking.delta", text=self.ports.redact(delta.thinking))
         elif delta.waiting:
             self._tell("run.state", phase="model", note=delta.waiting)
+
+    def _forget(self) -> None:
+        self.heard = []
+        self.veil = Veil(self.ports.redact)
 
     async def _saved(self, reply: Reply, talk: Conversation) -> tuple[Said, list[Called]]:
         """A reply and its calls are one write: either all of it was said, or nothing."""
@@ -205,7 +212,9 @@ class _Work:
             for wish in reply.wishes
         ]
         await talk.append(said, *calls)
-        self.heard = []
+        if rest := self.veil.rest():
+            self._tell("text.delta", text=rest)
+        self._forget()
         self.run = run.turned(reply.usage, calls=len(calls), text=text, model=_named(run.model, reply.model))
         self._tell("entry.saved", entry=said.id)
         return said, calls
