@@ -376,6 +376,16 @@ async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: Any):
         assert "There is no session" in run.error
 
 
+async def test_somebody_who_only_looks_into_the_folder_is_waited_for(world: Any):
+    async with world.open(says("Here.")) as house:
+        session = await house.begin()
+        async with house.store.open(session):
+            run = await house.ask("Go.", session=session)
+            await asyncio.sleep(0.1)
+            assert (await house.now(run)).status is Status.RUNNING
+        assert (await house.ended(run)).text == "Here."
+
+
 class Full:
     """A conversation whose disk is full after so many appends."""
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.run import Reason, Status
-from retinue.domain.transcript import dangling
+from retinue.domain.transcript import Notice, dangling
 from retinue.errors import Refused
 from retinue.ports import Call, Tool
 from retinue.runtime import recover
@@ -87,6 +87,20 @@ async def test_a_reply_half_heard_is_asked_for_again(world: Any):
         ended = await house.resume(run)
         assert ended.text == "All of it."
         assert await house.said(run) == ["All of it."]
+
+
+async def test_a_task_that_others_spoke_after_is_named_again_when_it_is_taken_up(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.ask("Paint the fence.")
+        await house.until("text.delta")
+    async with world.open(says("Hello."), says("Painted.")) as house:
+        await house.run("Hi there.", session=await house.store.find(run.session_id))
+        ended = await house.resume(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Painted.")
+        asked = house.heard(1)
+        assert [entry.text for entry in asked[:3]] == ["Paint the fence.", "Hi there.", "Hello."]
+        assert isinstance(asked[3], Notice)
+        assert asked[3].text.endswith("Go on with it now: Paint the fence.")
 
 
 class Unwilling:

@@ -58,6 +58,12 @@ def conclusion(run: Run, entries: Sequence[Entry]) -> Said | None:
     return last if isinstance(last, Said) and last.by == "agent" and not last.calls else None
 
 
+def at_rest(entries: Sequence[Entry]) -> bool:
+    """Whether the model had the last word: nothing asks it to go on."""
+    last = entries[-1] if entries else None
+    return isinstance(last, Said) and last.by == "agent" and not last.calls
+
+
 async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
     """A dead owner's runs go back to the queue, where they hold neither a slot nor their session."""
     busy = (Status.RUNNING, Status.WAITING)

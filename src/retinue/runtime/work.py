@@ -3,6 +3,7 @@
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass, replace
 
 from retinue.domain.limits import MAX_BAD_CALLS, MAX_EMPTY_REPLIES
@@ -11,16 +12,19 @@ from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Notice, Returned, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop
-from retinue.errors import Cancelled, ModelFailed, NoRoom, NotFound, RetinueError, TimedOut
+from retinue.errors import Cancelled, Held, ModelFailed, NoRoom, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
 from retinue.runtime import guard
 from retinue.runtime.announce import end, told
 from retinue.runtime.prepare import Plan, prepare
-from retinue.runtime.recover import conclusion, recounted, unanswered
+from retinue.runtime.recover import at_rest, conclusion, recounted, unanswered
 
 EMPTY = "Your last reply was empty. Answer, or call a tool."
 CANCELLED = "cancelled"
 """How an entry ends whose words were cut off."""
+RESUMED = "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
+PATIENCE = 20
+MOMENT_SECONDS = 0.05
 AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
 
 
@@ -102,7 +106,8 @@ class _Work:
 
     async def done(self) -> Outcome:
         session = await _place(self.run, self.ports)
-        async with self.ports.store.open(session) as talk:
+        async with AsyncExitStack() as stack:
+            talk = await self._opened(session, stack)
             try:
                 async with asyncio.timeout(self._seconds_left()):
                     return await self._conversed(talk)
@@ -111,6 +116,14 @@ class _Work:
             finally:
                 if not self._dying():
                     await self._left(talk)
+
+    async def _opened(self, session: Session, stack: AsyncExitStack) -> Conversation:
+        """The ledger gave us the session, so whoever else holds its folder only looks into it: worth a moment."""
+        for _ in range(PATIENCE):
+            with suppress(Held):
+                return await stack.enter_async_context(self.ports.store.open(session))
+            await asyncio.sleep(MOMENT_SECONDS)
+        return await stack.enter_async_context(self.ports.store.open(session))
 
     def _dying(self) -> bool:
         """The process is ending and nobody stopped this run: it is left as it stands, to be taken up again."""
@@ -129,6 +142,8 @@ class _Work:
         if lost:
             await talk.append(*lost)
         await self._called(again, talk, plan)
+        if self.run.attempts > 1 and at_rest(talk.entries):
+            await talk.append(self._notice("resumed", RESUMED.format(task=self.run.ask.task)))
         while True:
             await talk.refresh()
             reply = await self._turn(talk, plan)

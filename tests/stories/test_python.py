@@ -1,0 +1,188 @@
+"""The same application from a program: runs with one's own tools, heard as they go, stopped, and taken up again."""
+
+import asyncio
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.errors import BadConfig, NotFound, Refused, Usage
+from retinue.testing.replies import calls, reply, silence, unfinished
+
+SENT: list[tuple[str, str, str]] = []
+
+
+@retinue.tool(effect="once", capabilities=["mail.write"])
+async def send_mail(call: retinue.Call, to: str, body: str) -> str:
+    """Sends a mail."""
+    SENT.append((call.run.agent, to, body))
+    return "sent"
+
+
+async def test_a_program_gives_its_own_tools(machine: Any):
+    SENT.clear()
+    machine.agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
+    wish = calls(("send_mail", {"to": "ada", "body": "hello"}))
+    script = [wish, reply("Sent."), wish, reply("I may not.")]
+    async with machine.serving(script) as server, machine.open(tools=[send_mail]) as app:
+        run = await app.run("Greet Ada", workspace=machine.folder)
+        await app.run("Greet Ada", agent="quiet", workspace=machine.folder)
+        assert (run.status, run.text, run.tool_calls) == (retinue.Status.DONE, "Sent.", 1)
+    assert SENT == [("general", "ada", "hello")]
+    offered = [each["function"] for each in server.requests[0].body["tools"]]
+    schema = next(each["parameters"] for each in offered if each["name"] == "send_mail")
+    assert schema["required"] == ["to", "body"]
+    assert "send_mail" not in machine.tools(server.requests[2])
+
+
+async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: Any):
+    """Shows: T02."""
+    with pytest.raises(Usage, match="there is a tool 'send_mail' already"):
+        async with machine.open(tools=[send_mail, send_mail]):
+            pass
+    with pytest.raises(Usage, match="system_"):
+        retinue.tool(name="system_x")(lambda: "x")
+    for where, words in (
+        ("json:dumps", "is no tool"),
+        ("nowhere:x", "cannot be loaded"),
+        ("json", "module:name"),
+    ):
+        machine.configured(tools=[where])
+        with pytest.raises(BadConfig, match=words):
+            async with machine.open():
+                pass
+
+
+async def test_tools_named_in_the_configuration_are_there(machine: Any, tmp_path: Path):
+    (tmp_path / "my_tools_of_this_test.py").write_text(
+        "import retinue\n\n@retinue.tool(effect='read')\ndef dice() -> str:\n    '''Rolls.'''\n    return 'four'\n"
+    )
+    sys.path.insert(0, str(tmp_path))
+    try:
+        machine.configured(tools=["my_tools_of_this_test:dice"])
+        async with machine.serving([calls(("dice", {})), reply("Four.")]) as server, machine.open() as app:
+            await app.run("Roll", workspace=machine.folder)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert "four" in machine.words(server.requests[1])
+
+
+async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: Any):
+    heard: list[retinue.Event] = []
+    async with machine.serving([calls(("ls", {}), text="Look."), reply("Done.")]), machine.open() as app:
+        with app.listen(heard.append):
+            run = await app.run("Go", workspace=machine.folder)
+        await app.run("Unheard", session=run.slug)
+    kinds = [event.kind for event in heard]
+    assert kinds[:2] == ["run.queued", "run.started"]
+    assert kinds[-1] == "run.ended"
+    assert kinds.index("tool.started") < kinds.index("tool.ended")
+    assert "".join(event.data["text"] for event in heard if event.kind == "text.delta") == "Look.Done."
+    assert {event.run for event in heard} == {run.id}
+    numbered = [
+        event.seq for event in heard if event.kind.startswith(("run.queued", "run.started", "run.ended"))
+    ]
+    assert numbered == sorted(set(numbered))
+
+
+async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(machine: Any):
+    """Shows: K01."""
+    heard = asyncio.Event()
+
+    def listen(event: retinue.Event) -> None:
+        if event.kind == "text.delta":
+            heard.set()
+
+    script = [silence(after=600, answer=reply("These words are heard, and then no more of them. " * 20))]
+    async with machine.serving(script) as server, machine.open() as app:
+        with app.listen(listen):
+            run = await app.start("Talk", workspace=machine.folder)
+            await heard.wait()
+            stopped = await app.cancel(run.id)
+        assert (stopped.status, stopped.reason) == ("cancelled", "user_cancel")
+        await asyncio.wait_for(server.hung_up.wait(), 10)
+        last = (await app.entries(run.slug))[-1]
+        assert isinstance(last, retinue.Said)
+        assert last.text.startswith("These wo")
+        assert last.stop == "cancelled"
+        assert (await app.cancel(run.id)).status == "cancelled"
+
+
+async def test_a_half_answer_is_never_taken_for_an_answer(machine: Any):
+    """Shows: M07."""
+    async with machine.serving([unfinished("par"), reply("whole")]) as server, machine.open() as app:
+        run = await app.run("Answer", workspace=machine.folder)
+        assert (run.text, len(server.requests)) == ("whole", 2)
+        assert [entry.text for entry in await app.entries(run.slug)] == ["Answer", "whole"]
+
+
+async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: Any):
+    async with machine.serving([reply("late", delay=60), reply("other", delay=60), reply("In time.")]):
+        async with machine.open() as app:
+            run = await app.start("Wait for me", workspace=machine.folder)
+            await machine.asked(1)
+            with pytest.raises(Refused, match="is being worked by another process"):
+                await app.resume(run.id)
+        async with machine.open() as app:
+            assert [one.id for one in await app.interrupted()] == [run.id]
+            findings = await app.doctor()
+            assert [(each.what, each.do) for each in findings if each.level == "warn"] == [
+                ("1 runs interrupted", "retinue runs resume")
+            ]
+            await app.resume()
+            await machine.asked(2)
+            assert await app.interrupted() == []
+        async with machine.open() as app:
+            taken = await app.resume(run.id[:20])
+            done = await app.wait(taken[0].id)
+            assert (done.status, done.text, done.attempts) == ("done", "In time.", 3)
+            with pytest.raises(Refused, match="has ended"):
+                await app.resume(run.id)
+
+
+async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Any):
+    async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
+        first = await app.run("One", workspace=machine.folder)
+        await app.run("Two", workspace=machine.folder)
+        assert (await app.find_run(first.id)).id == first.id
+        with pytest.raises(Usage, match="could be several runs"):
+            await app.find_run(first.id[:4])
+        with pytest.raises(NotFound, match="retinue runs history"):
+            await app.find_run("zzz")
+        assert [run.ask.task for run in await app.runs(live=False, limit=1)] == ["Two"]
+
+
+async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: Any):
+    """Shows: C044."""
+    async with machine.serving([reply("One.", delay=0.3), reply("Two.")]) as server, machine.open() as app:
+        first = await app.start("First", workspace=machine.folder)
+        await machine.asked(1)
+        for forbidden in (app.clear, app.delete):
+            with pytest.raises(Refused, match="is at work: `retinue runs cancel"):
+                await forbidden(first.slug)
+        with pytest.raises(Usage, match="give the text to queue behind it"):
+            await app.start(None, session=first.slug)
+        second = await app.run("Second", session=first.slug)
+        assert second.text == "Two."
+        assert machine.words(server.requests[1]) == ["First", "One.", "Second"]
+
+
+async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machine: Any):
+    key = "sk-test-openai-0123456789"
+
+    def defect(event: retinue.Event) -> None:
+        if event.kind == "tool.started":
+            raise ZeroDivisionError(f"a defect beside {key}")
+
+    async with machine.serving([calls(("ls", {}))]), machine.open() as app:
+        with app.listen(defect):
+            run = await app.run("Go", workspace=machine.folder)
+        assert (run.status, run.reason) == ("failed", "crashed")
+        assert run.error == "ZeroDivisionError: a defect beside [secret of 25 characters]"
+        lines = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
+        assert [json.loads(line)["run"] for line in lines] == [run.id]
+        assert key not in "".join(lines)
+        assert "Traceback" in lines[0]
