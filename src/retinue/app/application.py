@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from retinue.app.doctor import Finding, model_findings
+from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
 from retinue.app.log import log_line
 from retinue.app.wiring import Question, check_model, closed_to_agents, drivers_of, orders, tool_table
 from retinue.config import Config
@@ -283,23 +283,19 @@ class App:
             home=self._ports.closed,
         )
 
-    async def doctor(self) -> list["Finding"]:
+    async def doctor(self) -> list[Finding]:
         """What is well, what is not, and what to do about it."""
-        findings = [Finding(level="ok", what=f"data in {self.config.home}")]
-        findings += model_findings(self.config)
-        findings += [
-            Finding(level="bad", what=str(error), do="mend the file") for error in self.agents.broken()
-        ]
-        runs = await self.runs(live=False, limit=1)
-        sessions = await self.sessions()
-        findings.append(
-            Finding(level="ok", what=f"{len(sessions)} sessions; the ledger opens ({len(runs)} seen)")
-        )
-        lost = await self.interrupted()
-        if lost:
-            findings.append(
-                Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
-            )
+        findings = the_machine(self.config)
+        findings += the_definitions(self.agents.broken(), len(self.agents.names()))
+        state = the_ledger(self._ledger.path)
+        findings += state
+        if all(one.level == "ok" for one in state):
+            runs = await self.runs(live=False)
+            findings += await the_conversations(self.store, await self.sessions(), runs)
+            if lost := await self.interrupted():
+                findings.append(
+                    Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
+                )
         return findings
 
     # inside

@@ -1,12 +1,21 @@
-"""What is well on this machine, what is not, and what to do about it."""
+"""What is well on this machine, what is not, and what to do about it. Looks only; changes nothing."""
 
+import platform
+import stat
+from collections.abc import Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from retinue.app.wiring import check_model
 from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.model import NO_MODEL, model_for
-from retinue.errors import RetinueError
+from retinue.domain.run import Run, Status
+from retinue.domain.session import Session
+from retinue.errors import BadDefinition, RetinueError
+from retinue.ledger.repair import damage
+from retinue.sandbox.openat2 import best_opener, walk_open
+from retinue.store.files import FileStore
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -17,12 +26,94 @@ class Finding:
     do: str = ""
 
 
-def model_findings(config: Config) -> list["Finding"]:
+def the_machine(config: Config) -> list[Finding]:
+    """The programs and places everything rests on."""
+    opener = "a walk, component by component" if best_opener() is walk_open else "openat2"
+    return [
+        Finding(
+            level="ok", what=f"Python {platform.python_version()} on {platform.system()} {platform.release()}"
+        ),
+        Finding(level="ok", what=f"files are opened below the workspace by {opener}"),
+        _home(config.home),
+        Finding(level="ok", what=f"configuration in {config.file or config.folder}"),
+        _model(config),
+    ]
+
+
+def the_definitions(broken: Sequence[BadDefinition], agents: int) -> list[Finding]:
+    return [
+        Finding(level="ok", what=f"{agents} agents"),
+        *(
+            Finding(level="bad", what=str(error), do="mend the file: until then the agent is not there")
+            for error in broken
+        ),
+    ]
+
+
+def the_ledger(path: Path) -> list[Finding]:
+    """Every page and every row is read."""
+    found = damage(path)
+    if found is None:
+        return [Finding(level="ok", what=f"the ledger is sound: {path}")]
+    return [
+        Finding(
+            level="bad", what=f"the ledger is damaged ({found}): {path}", do="stop Retinue and move it away"
+        )
+    ]
+
+
+async def the_conversations(
+    store: FileStore, sessions: Sequence[Session], runs: Sequence[Run]
+) -> list[Finding]:
+    """Files are the truth of what was said, the ledger of what ran: where they disagree, both sides are told."""
+    findings = [Finding(level="ok", what=f"{len(sessions)} sessions, {len(runs)} runs")]
+    known = {run.id for run in runs}
+    said: dict[str, set[str]] = {}
+    for session in sessions:
+        where = f"{session.path}/session.md"
+        entries, problems = await store.entries(session)
+        told = {entry.run for entry in entries if entry.run}
+        said[session.id] = told
+        bad = [*problems, *await store.problems(session)]
+        findings += [
+            Finding(level="bad", what=problem, do=f"mend {where}: it is left as it is") for problem in bad
+        ]
+        if strange := told - known:
+            what = f"{where} tells of {len(strange)} runs that the ledger does not know"
+            findings.append(Finding(level="warn", what=what, do="the words stand and go on as they are"))
+        if _cleared(session):
+            said.pop(session.id)
+    return findings + _unsaid(said, runs)
+
+
+def _unsaid(said: dict[str, set[str]], runs: Sequence[Run]) -> list[Finding]:
+    findings: list[Finding] = []
+    for run in runs:
+        if run.status is Status.DONE and run.session_id in said and run.id not in said[run.session_id]:
+            what = f"run {run.id} is done, and nothing of it stands in {run.path}"
+            do = f"somebody took it out; `retinue runs show {run.id}` still has its last word"
+            findings.append(Finding(level="warn", what=what, do=do))
+    return findings
+
+
+def _cleared(session: Session) -> bool:
+    return any(Path(session.path).glob("session.md.cleared-*"))
+
+
+def _home(home: Path) -> Finding:
+    if not home.exists():
+        return Finding(level="ok", what=f"data will be in {home}")
+    if stat.S_IMODE(home.stat().st_mode) & 0o077:
+        return Finding(level="warn", what=f"others may look into {home}", do=f"chmod 700 {home}")
+    return Finding(level="ok", what=f"data in {home}")
+
+
+def _model(config: Config) -> Finding:
     default = config.default_model()
     if default is None:
-        return [Finding(level="warn", what="no default model", do=NO_MODEL)]
+        return Finding(level="warn", what="no default model", do=NO_MODEL)
     try:
         check_model(model_for(Agent(name="general"), None, default), config)
     except RetinueError as error:
-        return [Finding(level="bad", what=f"default model {default}", do=str(error))]
-    return [Finding(level="ok", what=f"default model {default}")]
+        return Finding(level="bad", what=f"default model {default}", do=str(error))
+    return Finding(level="ok", what=f"default model {default}")

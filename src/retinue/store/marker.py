@@ -32,7 +32,7 @@ def attributes(line: str) -> Attributes | None:
     found = {"": kind}
     for token in tokens:
         name, equals, value = token.partition("=")
-        if equals:
+        if equals and name:
             found[name] = value
         elif token in _WORDS.get(kind, ()):
             found["word"] = token

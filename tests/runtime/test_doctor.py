@@ -1,0 +1,74 @@
+"""The doctor: where files and ledger disagree, both sides are told, and nothing is changed."""
+
+import json
+from collections.abc import AsyncGenerator
+from pathlib import Path
+
+import pytest
+
+import retinue
+from retinue.config import load
+
+
+@pytest.fixture
+async def app(tmp_path: Path) -> AsyncGenerator[retinue.App]:
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps(["One.", "Two.", "Three."]))
+    config = load(
+        {
+            "RETINUE_HOME": str(tmp_path / "home"),
+            "RETINUE_CONFIG": str(tmp_path / "config"),
+            "RETINUE_MODEL": f"scripted:{script}",
+        }
+    )
+    async with retinue.open(config=config) as found:
+        yield found
+
+
+async def wrong(app: retinue.App) -> list[str]:
+    return [finding.what for finding in await app.doctor() if finding.level != "ok"]
+
+
+async def test_a_sound_home_gives_nothing_to_do(app: retinue.App, tmp_path: Path):
+    await app.run("Hello.", workspace=tmp_path)
+    assert await wrong(app) == []
+
+
+async def test_words_that_somebody_took_out_are_told_with_the_run_that_said_them(
+    app: retinue.App, tmp_path: Path
+):
+    """Shows: P18."""
+    run = await app.run("Hello.", workspace=tmp_path)
+    file = Path(run.path)
+    head = file.read_text().partition("<!-- user")[0]
+    file.write_text(head)
+    [what] = await wrong(app)
+    assert run.id in what
+    assert run.path in what
+    assert file.read_text() == head
+
+
+async def test_words_that_the_ledger_does_not_know_stand(app: retinue.App, tmp_path: Path):
+    """Shows: P18."""
+    run = await app.run("Hello.", workspace=tmp_path)
+    file = Path(run.path)
+    file.write_text(file.read_text().replace(run.id, run.id[:-1] + "X"))
+    told = await wrong(app)
+    assert any("1 runs that the ledger does not know" in what for what in told)
+    again = await app.run("And now?", session=run.session_id)
+    assert again.text == "Two."
+
+
+async def test_an_unreadable_conversation_is_named_with_its_line(app: retinue.App, tmp_path: Path):
+    run = await app.run("Hello.", workspace=tmp_path)
+    file = Path(run.path)
+    broken = file.read_text().replace("<!-- agent id", "<!-- agent =id")
+    file.write_text(broken)
+    assert any(f"{run.path}:6" in what for what in await wrong(app))
+    assert file.read_text() == broken
+
+
+async def test_a_cleared_conversation_is_no_disagreement(app: retinue.App, tmp_path: Path):
+    run = await app.run("Hello.", workspace=tmp_path)
+    await app.clear(run.session_id)
+    assert await wrong(app) == []
