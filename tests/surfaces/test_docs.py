@@ -218,6 +218,8 @@ def test_the_list_of_settings_is_complete():
         "sandbox"
     }
     assert known - {name for names in said for name in re.findall("[a-z]+", names)} == set()
+    assert f"`{config.OPENAI_DEFAULT}`" in text
+    assert f"`{config.ANTHROPIC_DEFAULT}`" in text
 
 
 def test_the_list_of_limits_is_complete_with_their_defaults():
