@@ -195,3 +195,37 @@ async def test_killed_anywhere_the_session_goes_on_and_no_answer_is_asked_for_tw
         # A turn is asked a second time only if its reply was on its way at one of the two kills.
         assert len(asked) <= len(set(asked)) + 2
         assert machine.transcript.count("result of=") == 4
+
+
+async def test_a_slot_is_counted_across_processes_and_freed_by_a_death(machine: Machine):
+    (Path(machine.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps({"limits": {"max_live": 1}}))
+    open_now: list[int] = [0, 0]
+
+    async def script(asked: Captured) -> Answer:
+        if "Hold" in str(asked.messages):
+            return reply("never", delay=60)
+        open_now[0] += 1
+        open_now[1] = max(open_now)
+        await asyncio.sleep(0.1)
+        open_now[0] -= 1
+        return reply("Mine.")
+
+    async with ModelServer(script) as server:
+        machine.serves(server)
+        holder = await machine.started("run", "Hold the only slot")
+        async with asyncio.timeout(PATIENCE):
+            while not server.requests:  # noqa: ASYNC110  (another process asks: nothing to wait on)
+                await asyncio.sleep(0.01)
+        waiting = [asyncio.create_task(machine("run", "--json", f"Wait {n}")) for n in range(3)]
+        queued: list[Any] = []
+        async with asyncio.timeout(PATIENCE):
+            while len(queued) < 3:
+                listed = (await machine("runs", "list", "--json"))[1]
+                queued = [run for run in listed if run["status"] == "queued"]
+        assert len(server.requests) == 1
+        await machine.killed(holder, lambda: True)
+        done = [await each for each in waiting]
+        assert [(code, run["text"]) for code, run, _ in done] == [(0, "Mine.")] * 3
+        assert open_now == [0, 1]
+        listed = (await machine("runs", "list", "--json"))[1]
+        assert [(run["status"], run["text"]) for run in listed] == [("queued", "")]
