@@ -1,0 +1,175 @@
+"""How runs end: by a last word, a limit, a person, a full disk or a defect; and each end leaves a file to go on with."""
+
+import asyncio
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+from retinue.app.wiring import orders
+from retinue.domain.run import Reason, Status
+from retinue.domain.transcript import Notice, Returned, Said, dangling
+from retinue.domain.turn import Reply, Request, Stop
+from retinue.errors import ModelFailed, NoRoom
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+
+async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stuck(world: Any):
+    """Shows: M20."""
+    async with world.open(says(""), says("  \n"), says("Now I answer.")) as house:
+        run = await house.run("Speak.")
+        assert (run.status, run.text) == (Status.DONE, "Now I answer.")
+        nudges = [entry for entry in house.heard(2) if isinstance(entry, Notice)]
+        assert [nudge.kind for nudge in nudges] == ["nudge", "nudge"]
+    async with world.open(says(""), says(""), says(""), says("too late")) as house:
+        run = await house.run("Speak.")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
+        assert len(house.driver.asked) == 3
+
+
+async def test_a_refusal_ends_the_run_with_its_words_and_is_not_asked_again(world: Any):
+    """Shows: M19."""
+    async with world.open(says("I cannot help with that.", stop=Stop.REFUSED), says("never")) as house:
+        run = await house.run("Do harm.")
+        assert (run.status, run.reason, run.text) == (
+            Status.FAILED,
+            Reason.REFUSED,
+            "I cannot help with that.",
+        )
+        assert len(house.driver.asked) == 1
+
+
+async def test_a_model_that_fails_ends_the_run_with_its_reason_and_keeps_the_task(world: Any):
+    async with world.open(ModelFailed("the server said no", reason="auth")) as house:
+        run = await house.run("Anything.")
+        assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.AUTH, "the server said no")
+        assert [entry.text for entry in await house.entries(run)] == ["Anything."]
+
+
+async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls(world: Any):
+    world.agent("brief", front="max_turns: 2\n")
+    again = calls(("ls", "{}"))
+    async with world.open(again, again, says("never")) as house:
+        run = await house.run("List for ever.", agent="brief")
+        assert (run.status, run.reason, run.turns) == (Status.FAILED, Reason.TURN_LIMIT, 2)
+        entries = await house.entries(run)
+        assert dangling(entries) == ()
+        assert entries[-1].text == "No result: the agent's turn limit was reached."
+
+
+async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.run("Hurry.", deadline_seconds=0.2)
+        assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
+        last = (await house.entries(run))[-1]
+        assert isinstance(last, Said)
+        assert (last.text, last.stop) == ("Half of thi", "cancelled")
+
+
+async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(world: Any):
+    """Shows: K01."""
+    async with world.open(says("Half of this is heard."), says("Fresh."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        stopped = await house.cancel(run)
+        assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+        assert await house.said(run) == ["Half of thi"]
+        house.driver.hold = None
+        session = await house.store.find(run.session_id)
+        assert (await house.run("Again.", session=session)).text == "Fresh."
+
+
+async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(world: Any):
+    """Shows: K01."""
+    begun = asyncio.Event()
+
+    @tool
+    async def forever() -> str:
+        """Never comes back."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with world.open(calls(("forever", "{}"), ("ls", "{}")), tools=[forever]) as house:
+        run = await house.ask("Wait.")
+        await begun.wait()
+        stopped = await house.cancel(run)
+        assert (stopped.status, stopped.turns, stopped.tool_calls) == (Status.CANCELLED, 1, 2)
+        entries = await house.entries(run)
+        assert dangling(entries) == ()
+        assert any(isinstance(entry, Returned) and "stopped before" in entry.text for entry in entries)
+
+
+async def test_cancelling_twice_is_cancelling_once(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        both = await house.together(house.cancel(run), house.cancel(run))
+        assert [one.status for one in both] == [Status.CANCELLED, Status.CANCELLED]
+        assert await house.said(run) == ["Half of thi"]
+        assert (await house.cancel(run)).status is Status.CANCELLED
+
+
+async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: Any):
+    def defect(_: Request) -> Reply:
+        raise ZeroDivisionError("a defect")
+
+    async with world.open(by_agent={"general": [says("Fine.")], "broken": [defect]}) as house:
+        world.agent("broken")
+        bad, good = await house.together(house.run("Break.", agent="broken"), house.run("Work."))
+        assert (bad.status, bad.reason, bad.error) == (
+            Status.FAILED,
+            Reason.CRASHED,
+            "ZeroDivisionError: a defect",
+        )
+        assert good.status is Status.DONE
+        assert [type(crash) for crash in house.crashes] == [ZeroDivisionError]
+
+
+async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: Any):
+    async with world.open(says("Here."), says("never")) as house:
+        first = await house.run("Where?")
+        session = await house.store.find(first.session_id)
+        await house.store.delete(session)
+        run = await house.run("And now?", session=session)
+        assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
+        assert "There is no session" in run.error
+
+
+class Full:
+    """A conversation whose disk is full after so many appends."""
+
+    def __init__(self, store: Any, room: int) -> None:
+        self._store = store
+        self.room = room
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @asynccontextmanager
+    async def open(self, session: Any):
+        async with self._store.open(session) as talk:
+            add = talk.append
+
+            async def append(*entries: Any) -> None:
+                self.room -= 1
+                if self.room < 0:
+                    raise NoRoom("the disk is full")
+                await add(*entries)
+
+            talk.append = append
+            yield talk
+
+
+async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: Any):
+    async with world.open(calls(("ls", "{}"), text="Look."), says("never")) as house:
+        store = Full(house.store, room=2)
+        full = replace(house.ports, store=store)
+        house.engine.start(orders(full, lambda _, error: house.crashes.append(error), lambda _: True))
+        run = await house.run("Go.")
+        assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, "the disk is full")
+        assert await house.said(run) == ["Look."]
+        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        house.driver.steps = {"*": [says("x"), says("Room again.")]}
+        again = await house.run("Again.", session=await house.store.find(run.session_id))
+        assert (again.text, house.crashes) == ("Room again.", [])
