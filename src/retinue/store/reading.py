@@ -128,7 +128,10 @@ def _take(text: _Text, reading: Reading, start: int, *, final: bool) -> None:
         raise text.unreadable(start, f"not a marker line Retinue can read: {OPEN}{line[:80]}")
     if text.crlf:
         raw = f"{raw}\n".replace("\r\n", "\n")[:-1]
-    _TAKERS[known[""]](text, reading, start, raw, known, final=final)
+    try:
+        _TAKERS[known[""]](text, reading, start, raw, known, final=final)
+    except (KeyError, ValueError) as error:
+        raise text.unreadable(start, f"this marker line lacks or misspells {error}") from error
     if final and not newline:
         reading.gap = b"\n" + (reading.gap or b"\n")
 
@@ -179,10 +182,7 @@ def _entry(text: _Text, reading: Reading, start: int, raw: str, known: Attribute
         body = raw.removesuffix("\n")
     if escaped or _ESCAPED in body:
         body = unescape(body, escaped=escaped)
-    try:
-        reading.entries.append(_BUILDERS[known[""]](text, start, known, body))
-    except (KeyError, ValueError) as error:
-        raise text.unreadable(start, f"this marker line lacks or misspells {error}") from error
+    reading.entries.append(_BUILDERS[known[""]](text, start, known, body))
     reading.pieces.append(start)
     if "thoughts" in known:
         reading.thoughtful = True

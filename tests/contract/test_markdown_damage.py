@@ -1,0 +1,54 @@
+"""Damage to session.md: whatever becomes of the bytes, the reader answers or names the line, and nothing else."""
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.run import Usage
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.errors import Unreadable
+from retinue.store.markdown import open_line, render
+from retinue.store.reading import read
+from retinue.store.tail import torn_at
+
+TALK: tuple[Entry, ...] = (
+    Said(id="01A", by="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),
+    Said(id="01B", by="agent", text="I look.", model="m", usage=Usage(input=3, output=4), calls=1, run="r1"),
+    Called(id="01C", tool="grep", args='{"pattern": "x"}', run="r1", broken="cut"),
+    Returned(of="01C", text="a:1: x\n", ok=False, ms=12, run="r1"),
+    Notice(id="01D", kind="nudge", text="Go on.\r\n", run="r1"),
+    Said(id="01E", by="agent", text="Found.", stop="length", run="r1"),
+)
+HEAD = b"<!-- retinue 1 session=a-20261115184207 id=1 branch=main -->\n\n"
+FILE = HEAD + b"".join(map(render, TALK)) + open_line("01F").encode() + b"and now?\n"
+STUFF = (
+    b"<!-- ", b" -->", b"<!-- user", b"<!-- user -->\n", b"\n<!-- agent id=x calls=9 -->\n", b"=", b" ", b"\n", b"\r\n",
+    b"id=", b"n=", b"n=-5", b"calls=x", b"in=abc", b"ms=1e9", b"%", b"%ff", b"esc=1 ", b"\\u12", b"\x00", b"\xff\xfe",
+    b"<!-- result ok -->", b"<!-- retinue 2 session=x -->\n", b"<!-- call -->\n", b"<!-- notice -->\n", b"thoughts=1 ", b"word=ok ",
+)  # fmt: skip
+CHANGE = st.one_of(
+    st.tuples(st.just("put"), st.integers(0, len(FILE)), st.sampled_from(STUFF)),
+    st.tuples(st.just("cut"), st.integers(0, len(FILE)), st.integers(1, 40)),
+    st.tuples(st.just("end"), st.integers(0, len(FILE)), st.just(0)),
+)
+
+
+@settings(max_examples=400)
+@given(changes=st.lists(CHANGE, min_size=1, max_size=4))
+def test_damaged_bytes_are_read_or_refused_with_their_line_and_never_crash(
+    changes: list[tuple[str, int, int | bytes]],
+):
+    """Shows: P15."""
+    data = bytearray(FILE)
+    for kind, at, what in changes:
+        if isinstance(what, bytes):
+            data[at:at] = what
+        elif kind == "cut":
+            del data[at : at + what]
+        else:
+            del data[at:]
+    torn_at(bytes(data))
+    try:
+        read(bytes(data), "session.md")
+    except Unreadable as error:
+        assert error.where.startswith("session.md:")
+    read(bytes(data), "session.md", lenient=True)
