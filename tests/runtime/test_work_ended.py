@@ -63,7 +63,7 @@ async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world:
         assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
         last = (await house.entries(run))[-1]
         assert isinstance(last, Said)
-        assert (last.text, last.stop) == ("Half of thi", "cancelled")
+        assert (last.text, last.stop, run.text) == ("Half of thi", "cancelled", "Half of thi")
 
 
 async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(world: Any):
@@ -73,7 +73,7 @@ async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_
         await house.until("text.delta")
         stopped = await house.cancel(run)
         assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
-        assert await house.said(run) == ["Half of thi"]
+        assert (stopped.text, await house.said(run)) == ("Half of thi", ["Half of thi"])
         house.driver.hold = None
         session = await house.store.find(run.session_id)
         assert (await house.run("Again.", session=session)).text == "Fresh."

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.scope import DEFAULT_DENY
-from retinue.errors import Failed, NotFound
+from retinue.errors import Failed, NotFound, Refused
 from retinue.ports import Call
 from retinue.store import strict_yaml
 from retinue.testing.replies import calls, reply
@@ -80,6 +80,18 @@ async def test_a_child_is_made_below_the_branch_that_is_current(machine: Any):
         branched = await app.branch(parent.slug, name="try")
         run = await app.wait((await app.spawn("Go", parent=parent.slug, agent="explorer")).id)
     assert Path(run.path).parent.parent == Path(branched.path) / "agents"
+
+
+async def test_children_of_children_end_at_the_limit_of_depth(machine: Any):
+    async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
+        above = await app.run("Hi", workspace=machine.folder)
+        for depth in (1, 2, 3):
+            above = await app.wait((await app.spawn("Go", parent=above.slug, agent="explorer")).id)
+            assert (above.depth, (await app.session(above.slug)).depth) == (depth, depth)
+        before = machine.files()
+        with pytest.raises(Refused, match="is 3 deep and gets no child: 3 is the limit"):
+            await app.spawn("Go", parent=above.slug, agent="explorer")
+        assert machine.files() == before
 
 
 async def test_the_same_child_twice_in_a_second_gets_another_name(machine: Any):

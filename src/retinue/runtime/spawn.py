@@ -4,10 +4,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from retinue.domain.agent import Defined, Paths, WorkspacePolicy, preset_hash
+from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, below
 from retinue.domain.session import Session
 from retinue.domain.workspace import Isolation, Workspace
+from retinue.errors import Refused
 from retinue.ports import NewSession, Ports
 from retinue.runtime.send import send
 
@@ -40,6 +42,11 @@ async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None)
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
     """A child of a session. Its configuration is its own copy of the definition, its paths are written into it."""
     defined = ports.agents.get(ask.agent)
+    deepest = min(ports.limits.max_depth, HARD_DEPTH)
+    if child.parent.depth >= deepest:
+        raise Refused(
+            f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
+        )
     preset = ports.with_paths(defined.preset, await _paths(child, ports))
     session = await ports.store.create(
         NewSession(

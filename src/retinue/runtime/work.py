@@ -308,6 +308,7 @@ class _Work:
             if self.heard:
                 partial = self.ports.redact("".join(self.heard))
                 self.heard = []
+                self.run = replace(self.run, text=partial)
                 await talk.append(
                     Said(
                         id=self.ports.chance.entry_id(),
