@@ -86,7 +86,7 @@ async def test_children_of_children_end_at_the_limit_of_depth(machine: Any):
     async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
         above = await app.run("Hi", workspace=machine.folder)
         for depth in (1, 2, 3):
-            above = await app.wait((await app.spawn("Go", parent=above.slug, agent="explorer")).id)
+            above = await app.wait((await app.spawn(f"Go {depth}", parent=above.slug, agent="explorer")).id)
             assert (above.depth, (await app.session(above.slug)).depth) == (depth, depth)
         before = machine.files()
         with pytest.raises(Refused, match="is 3 deep and gets no child: 3 is the limit"):
