@@ -308,7 +308,6 @@ class _Work:
             if self.heard:
                 partial = self.ports.redact("".join(self.heard))
                 self.heard = []
-                self.run = replace(self.run, text=partial)
                 await talk.append(
                     Said(
                         id=self.ports.chance.entry_id(),
@@ -319,6 +318,7 @@ class _Work:
                         stop=CANCELLED,
                     )
                 )
+                self.run = replace(self.run, text=partial)
             unmade = self._unmade(talk, "the run was stopped before this call was answered")
             if unmade:
                 await talk.append(*unmade)
