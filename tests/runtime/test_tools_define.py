@@ -1,5 +1,6 @@
 """How a user's function becomes a tool, and how strictly its arguments are read."""
 
+import asyncio
 import functools
 import json
 import threading
@@ -116,6 +117,59 @@ async def test_a_function_that_is_not_async_runs_in_a_thread():
         return f"{n} {call.id} {threading.current_thread() is threading.main_thread()}"
 
     assert await run(where, n=3) == "3 c1 False"
+
+
+async def test_functions_that_never_come_back_hold_up_nobody_else():
+    """More of them than any pool has threads."""
+    over = threading.Event()
+
+    @tool
+    def hang() -> str:
+        """Wait."""
+        over.wait()
+        return "over"
+
+    @tool
+    def quick() -> str:
+        """Come back."""
+        return "here"
+
+    hung = [asyncio.create_task(run(hang)) for _ in range(40)]
+    await asyncio.sleep(0)
+    try:
+        assert await run(quick) == "here"
+    finally:
+        over.set()
+    assert set(await asyncio.gather(*hung)) == {"over"}
+
+
+async def test_a_function_that_runs_out_of_items_fails_instead_of_hanging():
+    @tool
+    def first() -> str:
+        """Take the first of nothing."""
+        return next(iter(list[str]()))
+
+    with pytest.raises(RuntimeError, match="StopIteration"):
+        await run(first)
+
+
+async def test_a_function_nobody_waits_for_any_more_ends_in_silence():
+    begun, over = threading.Event(), threading.Event()
+
+    @tool
+    def late() -> str:
+        """Come back late."""
+        begun.set()
+        over.wait()
+        return "late"
+
+    task = asyncio.create_task(run(late))
+    while not begun.is_set():  # noqa: ASYNC110  (a thread tells)
+        await asyncio.sleep(0.001)
+    task.cancel()
+    over.set()
+    with pytest.raises(asyncio.CancelledError):
+        await task
 
 
 async def test_a_plain_function_that_returns_something_to_await_is_awaited():

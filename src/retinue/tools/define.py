@@ -1,6 +1,5 @@
 """How a Python function becomes a tool: its signature is the schema, its docstring the description."""
 
-import asyncio
 import inspect
 import re
 import types
@@ -15,6 +14,7 @@ from retinue.domain.tool import Effect, ToolSpec
 from retinue.errors import Usage
 from retinue.ports import Body, Call, Tool
 from retinue.tools.arguments import parser
+from retinue.tools.aside import own_thread
 from retinue.tools.schema import schema_of
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
@@ -155,7 +155,7 @@ def _body(function: Function, call_name: str | None) -> Body:
 
     async def body(arguments: Mapping[str, Any], call: Call) -> str:
         given = {**arguments, call_name: call} if call_name else arguments
-        result: Any = await (function(**given) if is_async else asyncio.to_thread(function, **given))
+        result: Any = await (function(**given) if is_async else own_thread(lambda: function(**given)))
         if not is_async and inspect.isawaitable(result):
             result = await result
         return result if isinstance(result, str) else msgspec.json.encode(result).decode()
