@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import sys
 from typing import Any
 
 import pytest
@@ -298,3 +299,39 @@ async def test_a_question_is_put_to_the_person_who_is_there(world: Any):
     async with world.open(ask, says("b it is."), ask=person) as house:
         run = await house.run("Choose.")
         assert [each.text for each in await house.results(run)] == ["Which one? b"]
+
+
+@tool(name="quits")
+async def quits() -> str:
+    """Ends the program."""
+    sys.exit(3)
+
+
+@tool(name="quits_aside")
+def quits_aside() -> str:
+    """Ends the program from a thread."""
+    sys.exit(3)
+
+
+@tool(name="waits_in_vain")
+async def waits_in_vain() -> str:
+    """Waits for something of its own that is cancelled."""
+    never = asyncio.get_running_loop().create_future()
+    never.cancel()
+    await never
+    return "never"
+
+
+@pytest.mark.parametrize("bad", [quits, quits_aside, waits_in_vain])
+async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(world: Any, bad: Tool):
+    """Alone or beside another call: every call has its result, and the engine lives."""
+    name = bad.spec.name
+    async with world.open(
+        calls((name, "{}")), calls((name, "{}"), ("ls", "{}")), says("Done."), tools=[bad]
+    ) as house:
+        run = await house.run("Try.")
+        assert run.status is Status.DONE
+        results = await house.results(run)
+        assert [each.ok for each in sorted(results, key=lambda each: each.ok)] == [False, False, True]
+        assert sum(each.text.startswith(f"{name} failed") for each in results) == 2
+        assert house.crashes == []

@@ -1,5 +1,6 @@
 """The gate between a wish and the world: the only place a tool is called."""
 
+import asyncio
 import json
 import re
 from collections.abc import Mapping
@@ -74,7 +75,8 @@ async def _answer(
 
 
 async def _acted(tool: Tool, args: Mapping[str, object], bound: Call) -> tuple[bool, str]:
-    """An exception in a tool's own body is an answer to the model; cancellation passes."""
+    """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
+    have waited for something of its own that was cancelled, and nobody stops the run by that."""
     name = tool.spec.name
     try:
         return True, await tool.body(args, bound)
@@ -89,7 +91,11 @@ async def _acted(tool: Tool, args: Mapping[str, object], bound: Call) -> tuple[b
         )
     except RetinueError as error:
         return False, str(error)
-    except Exception as error:  # noqa: BLE001  (a tool's own body may fail in any way; the model is told)
+    except asyncio.CancelledError:
+        if (task := asyncio.current_task()) is None or task.cancelling():
+            raise
+        return False, f"{name} failed: what it waited for was cancelled"
+    except (Exception, SystemExit) as error:  # noqa: BLE001  (a tool's own body may fail in any way; the model is told)
         return False, f"{name} failed: {type(error).__name__}: {error}"
 
 
