@@ -101,6 +101,11 @@ class Config:
 def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
     """The configuration of this user; BadConfig is one sentence with the file and the key."""
     folder = _folder(env)
+    for each in (folder, folder / "agents"):
+        if each.exists() and not each.is_dir():
+            raise BadConfig(
+                f"{each}: must be a folder, and is a file; RETINUE_CONFIG names the folder of config.toml"
+            )
     file, said = _file(folder)
     try:
         settings = _settings(said)

@@ -287,3 +287,13 @@ def test_keys_are_used_and_never_shown(folder: Path):
     assert "secret" not in repr(config)
     assert f"Bearer {config.providers.openai.key}" == "Bearer sk-very-secret"
     assert (repr(Secret("x")), repr(Secret())) == ("Secret(…)", "Secret()")
+
+
+@pytest.mark.parametrize("name", ["", "agents"])
+def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, name: str):
+    folder = tmp_path / "config"
+    if name:
+        folder.mkdir()
+    (folder / name).write_text("")
+    with pytest.raises(BadConfig, match="must be a folder, and is a file"):
+        load({"RETINUE_CONFIG": str(folder), "RETINUE_HOME": str(tmp_path / "home")})

@@ -3,7 +3,7 @@
 import os
 import traceback
 from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +23,7 @@ from retinue.domain.transcript import Entry, Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
-from retinue.engine.owner import Owner
+from retinue.engine.owner import Owner, sweep
 from retinue.errors import BadDefinition, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
@@ -48,6 +48,8 @@ class App:
         self.config = config
         self._listeners: list[Callable[[Event], None]] = []
         self._engine = LocalEngine()
+        with suppress(OSError):  # what is left behind by others must not keep us from starting
+            sweep(config.home)
         self._owner = Owner(config.home)
         self._ledger_seen = False
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
