@@ -12,7 +12,7 @@ MACHINE = re.compile(
 )
 """Spelt with a class of one letter, so that this file does not find itself."""
 ORGANISATION = re.compile(
-    r"\b(my brief|the briefs?|ACCEPTANCE\.md|FAULTS\.md|STYLE\.md|seed 00\d|seeds/)\b",
+    r"\b(my brief|the briefs?|ACCEPTANCE\.md|FAULTS\.md|STYLE\.md|seed 00\d|the seeds?|seeds/)\b",
     re.IGNORECASE,
 )
 PRODUCT_TEXT = (

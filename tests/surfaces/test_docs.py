@@ -123,6 +123,14 @@ def test_every_link_leads_somewhere(page: Path):
     assert [target for target in targets if "://" not in target and not (page.parent / target).exists()] == []
 
 
+def test_every_page_is_listed():
+    listed = {
+        found["target"] for found in LINK.finditer((ROOT / "docs/README.md").read_text(encoding="utf-8"))
+    }
+    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
+    assert pages - listed == {"README.md"}
+
+
 @pytest.mark.parametrize("page", PLAYED, ids=lambda page: str(page.relative_to(ROOT)))
 async def test_every_command_and_program_runs_as_it_stands(
     page: Path, tmp_path: Path, isolated_env: dict[str, str]
