@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from retinue.engine.local import LocalEngine, Orders
+from retinue.engine.local import POLL_SECONDS, LocalEngine, Orders
 from retinue.errors import Cancelled, NoRoom
 
 
@@ -110,6 +110,38 @@ async def test_a_claim_that_fails_is_made_again_and_the_run_is_not_forgotten():
     engine.submit("a")
     await asyncio.wait_for(engine.wait("a"), 5)
     assert told.worked == ["a"]
+    await engine.close()
+
+
+async def test_a_claim_that_outlasts_a_tick_does_not_end_the_claiming():
+    answers = ["full", "slow", "taken"]
+
+    async def claim(run_id: str) -> str:
+        answer = answers.pop(0)
+        if answer == "slow":
+            await asyncio.sleep(2 * POLL_SECONDS)
+            return "full"
+        return answer
+
+    told = Told(claim=claim)
+    told.gate.set()
+    engine = told.engine()
+    engine.submit("a")
+    await asyncio.wait_for(engine.wait("a"), 10)
+    assert (told.worked, answers) == (["a"], [])
+    await engine.close()
+
+
+async def test_a_queued_run_that_is_cancelled_is_waited_for_no_longer():
+    told = Told(claim=in_turn(*["full"] * 100))
+    engine = told.engine()
+    for name in ("a", "b"):
+        engine.submit(name)
+    waiting = asyncio.create_task(engine.wait("b"))
+    await asyncio.sleep(0.01)
+    assert engine.cancel("b")
+    await asyncio.wait_for(waiting, 10)
+    assert told.worked == []
     await engine.close()
 
 

@@ -110,6 +110,15 @@ async def test_a_queued_run_is_cancelled_without_ever_starting(world: Any):
         assert await house.entries(second) == []
 
 
+async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_it(world: Any):
+    async with world.open(says("never"), hold=True, limits=Limits(max_live=1)) as house:
+        await house.ask("Hold the slot.")
+        await house.ask("Stand before it.")
+        third = await house.ask("Wait.")
+        await house.cancel(third)
+        assert (await asyncio.wait_for(house.ended(third), 5)).status is Status.CANCELLED
+
+
 async def test_a_dead_process_holds_no_slot_and_no_session(world: Any):
     """Shows: P19."""
     async with world.open(says("Interrupted."), hold=True, limits=Limits(max_live=1)) as house:

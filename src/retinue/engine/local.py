@@ -67,6 +67,10 @@ class LocalEngine:
             raise error
 
     def cancel(self, run_id: str) -> bool:
+        if run_id in self._queue:
+            self._queue.remove(run_id)
+            self._finished(run_id)
+            return True
         task = self._tasks.get(run_id)
         if task is None:
             return False
@@ -144,6 +148,9 @@ class LocalEngine:
         finally:
             self._queue.extendleft(reversed(waiting))
             self._claiming = False
+            # A claim may outlast a tick, which then saw an empty queue and no reason to come back.
+            if self._queue:
+                self._watch()
 
     async def _claim(self, run_id: str) -> str:
         """A ledger that cannot be written to is asked again later."""

@@ -23,9 +23,10 @@ async def cancel(run_id: str, ports: Ports, *, owner_lives: bool) -> Run:
         return run
 
     run = await ports.ledger.do(wanted)
+    ours = ports.engine.cancel(run_id)
     if run.status.final:
         return run
-    if ports.engine.cancel(run_id):
+    if ours:
         await ports.engine.wait(run_id)
     elif not (run.owner and owner_lives):
         return await end(run, Status.CANCELLED, ports, reason=Reason.USER_CANCEL, error="cancelled")
