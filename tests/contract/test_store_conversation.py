@@ -444,3 +444,20 @@ async def test_adding_an_entry_writes_only_that_entry_however_long_the_session_i
         after = file_of(session).stat()
         assert after.st_ino == before.st_ino
         assert after.st_size - before.st_size < 200
+
+
+async def test_what_a_closing_store_never_wrote_is_not_taken_for_written(store: FileStore, session: Session):
+    other = await store.create(
+        NewSession(agent="other", preset="", preset_hash="h", workspace=Workspace(root="/w"))
+    )
+    async with store.open(session) as talk, store.open(other):
+        said = [Said(id=f"u{n}", by="user", text="Hello.") for n in range(200)]
+        wishes = [asyncio.ensure_future(talk.append(each)) for each in said]
+        await asyncio.sleep(0)
+        store.close()
+        told = await asyncio.gather(*wishes, return_exceptions=True)
+    acknowledged = [each.id for each, answer in zip(said, told, strict=True) if answer is None]
+    found, _ = await FileStore(store.root, fixed_chance()).entries(session)
+    assert {entry.id for entry in found} == set(acknowledged)
+    assert len(acknowledged) < len(said)
+    assert {str(answer) for answer in told if answer is not None} == {"The store is closed"}

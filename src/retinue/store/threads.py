@@ -14,6 +14,7 @@ from retinue.store.disk import sync_path
 T = TypeVar("T")
 _COUNT = 8
 """Syncs that wait at the same time share the disk's commits."""
+_CLOSED = "The store is closed"
 
 Job = tuple[asyncio.Future[Any], Callable[[], Any]]
 
@@ -39,7 +40,7 @@ class Threads:
         open there is nobody to hold up, and the work is done at once: a thread would cost more than the disk."""
         loop = asyncio.get_running_loop()
         if self._closed:
-            raise Failed("The store is closed")
+            raise Failed(_CLOSED)
         if self.conversations <= 1 and not self._busy:
             return _at_once(work, loop.create_future())
         if loop is not self._loop:
@@ -99,15 +100,18 @@ class Threads:
     def _work(self) -> None:
         while (job := self._jobs.get()) is not None:
             future, work = job
-            if future.cancelled() or self._closed:
-                self._tell(future, None, None)
-                continue
             result, error = None, None
             try:
-                result = work()
+                result = None if future.cancelled() else self._begun(work)
             except BaseException as caught:  # noqa: BLE001 - it is raised again, in the task that waits
                 error = caught
             self._tell(future, result, error)
+
+    def _begun(self, work: Callable[[], Any]) -> Any:
+        """Whoever waits for work that is never begun must not take it for done."""
+        if self._closed:
+            raise Failed(_CLOSED)
+        return work()
 
     def _tell(self, future: asyncio.Future[Any], result: Any, error: BaseException | None) -> None:
         loop, done = self._loop, self._done
