@@ -43,7 +43,8 @@ class Conversation(Protocol):
     def entries(self) -> Sequence[Entry]: ...
 
     async def append(self, *entries: Entry) -> None:
-        """All of them in one write, on disk when this returns; an entry already there by id is not added again."""
+        """All of them in one write, on disk when this returns; an entry already there by id is not added again.
+        A cancellation meanwhile passes on when they are there, or are known not to be."""
         ...
 
     async def refresh(self) -> bool:

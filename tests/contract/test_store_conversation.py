@@ -461,3 +461,24 @@ async def test_what_a_closing_store_never_wrote_is_not_taken_for_written(store: 
     assert {entry.id for entry in found} == set(acknowledged)
     assert len(acknowledged) < len(said)
     assert {str(answer) for answer in told if answer is not None} == {"The store is closed"}
+
+
+async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: FileStore, session: Session):
+    other = await store.create(
+        NewSession(agent="other", preset="", preset_hash="h", workspace=Workspace(root="/w"))
+    )
+    async with store.open(session) as talk, store.open(other):
+        writing = asyncio.create_task(talk.append(PROMPT))
+        await asyncio.sleep(0)
+        writing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await writing
+        assert talk.entries == [PROMPT]
+    opening = asyncio.create_task(store.open(session).__aenter__())
+    async with store.open(other):
+        await asyncio.sleep(0)
+        opening.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await opening
+        async with store.open(session) as talk:
+            assert talk.entries == [PROMPT]

@@ -100,6 +100,30 @@ async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(wor
         assert any(isinstance(entry, Returned) and "stopped before" in entry.text for entry in entries)
 
 
+async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: Any):
+    """A person saves the file at that moment, so the writing takes a while; another conversation is open, so it
+    is done in a thread."""
+    acting = calls(("ls", "{}"), text="I look around.")
+
+    def saved_meanwhile(request: Request) -> Reply:
+        path = next(path for path in world.folder.rglob("session.md") if path.read_text())
+        path.write_text(path.read_text().replace("Look.", "Look around."))
+        asyncio.get_running_loop().call_later(0.01, house.engine.cancel, request.entries[0].run)
+        return acting
+
+    async with world.open(saved_meanwhile) as house:
+        async with house.store.open(await house.begin()):
+            run = await house.ask("Look.")
+            stopped = await house.ended(run)
+        assert (stopped.status, stopped.turns, stopped.tool_calls) == (Status.CANCELLED, 1, 1)
+        entries = await house.entries(run)
+        assert [entry.text for entry in entries if isinstance(entry, Said)] == [
+            "Look around.",
+            "I look around.",
+        ]
+        assert dangling(entries) == ()
+
+
 async def test_cancelling_twice_is_cancelling_once(world: Any):
     async with world.open(says("Half of this is heard."), hold=True) as house:
         run = await house.ask("Talk.")

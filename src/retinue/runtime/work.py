@@ -226,13 +226,21 @@ class _Work:
             )
             for wish in reply.wishes
         ]
-        await talk.append(said, *calls)
+        try:
+            await talk.append(said, *calls)
+        finally:
+            # Also when the run is stopped meanwhile: what stands in the file was said, and is not said again.
+            if any(entry.id == said.id for entry in reversed(talk.entries)):
+                self._took(said, text)
+        return said, calls
+
+    def _took(self, said: Said, text: str) -> None:
         if rest := self.veil.rest():
             self._tell("text.delta", text=rest)
         self._forget()
-        self.run = run.turned(reply.usage, calls=len(calls), text=text, model=_named(run.model, reply.model))
+        model = _named(self.run.model, said.model)
+        self.run = self.run.turned(said.usage, calls=said.calls, text=text, model=model)
         self._tell("entry.saved", entry=said.id)
-        return said, calls
 
     async def _over(self, said: Said, talk: Conversation, plan: Plan) -> Outcome | None:
         """Whether the run has ended, and how. A reply that calls tools never ends it."""

@@ -49,21 +49,21 @@ class FileConversation:
         self._taken: dict[str, Said] = {}
 
     async def append(self, *entries: Entry) -> None:
-        await self._threads.do(lambda: self._append(entries))
+        await self._threads.through(lambda: self._append(entries))
 
     async def refresh(self) -> bool:
         if self._directory < 0 or not self._file.changed():
             return False
-        return await self._threads.do(self._refresh)
+        return await self._threads.through(self._refresh)
 
     def typed(self) -> str:
         return self._typed
 
     async def take_typed(self, said: Entry) -> None:
-        await self._threads.do(lambda: self._take_typed(said))
+        await self._threads.through(lambda: self._take_typed(said))
 
     async def rest(self) -> None:
-        await self._threads.do(self._rest)
+        await self._threads.through(self._rest)
 
     async def log_tool(self, called: Called, returned: Returned) -> None:
         text = heading(called, returned, self._chance.now() - timedelta(milliseconds=returned.ms))

@@ -52,8 +52,20 @@ class Threads:
         self._jobs.put((future, work))
         return future
 
+    async def through(self, work: Callable[[], T]) -> T:
+        """As `do`, for what changes a file: a cancellation passes on when the work is done, so that whoever cleans up
+        finds all of it or nothing."""
+        future = self.do(work)
+        try:
+            return await asyncio.shield(future)
+        except asyncio.CancelledError:
+            future.add_done_callback(lambda done: done.exception())  # nobody is left to be told
+            if not future.done():
+                await asyncio.wait([future])
+            raise
+
     async def have(self, work: Callable[[], T], drop: Callable[[T], object]) -> T:
-        """As `do`, for a conversation, which must be given back: when nobody waits any more, `drop` gets it."""
+        """As `through`, for a conversation, which must be given back: when nobody waits any more, `drop` gets it."""
         self.conversations += 1
         future = self.do(work)
         future.add_done_callback(self._not_opened)
@@ -61,6 +73,8 @@ class Threads:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
             future.add_done_callback(lambda done: None if done.exception() else drop(done.result()))
+            if not future.done():
+                await asyncio.wait([future])
             raise
 
     def _not_opened(self, future: asyncio.Future[Any]) -> None:
