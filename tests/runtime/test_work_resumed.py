@@ -4,6 +4,7 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from retinue.domain.event import Event
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Notice, dangling
 from retinue.errors import Refused
@@ -207,3 +208,24 @@ async def test_calls_of_a_run_that_is_gone_get_an_honest_answer_in_the_next_one(
         entries = house.heard(0)
         assert dangling(entries) == ()
         assert "Nothing is known of its outcome" in (await house.results(run))[0].text
+
+
+async def test_the_last_turn_stays_the_last_when_the_process_dies_on_it(world: Any):
+    """The reply that used up the turns is on disk, and its calls were never to be made."""
+    world.agent("brief", "max_turns: 1\n")
+    made: list[str] = []
+
+    def dies(event: Event) -> None:
+        if event.kind == "entry.saved":
+            raise asyncio.CancelledError
+
+    async with world.open(
+        calls(("act", "{}"), text="Acting."), tools=[comes_back(made, "read")], emit=dies
+    ) as house:
+        run = await house.ask("Act.", agent="brief")
+        await house.engine.wait(run.id)
+    async with world.open(says("One more."), tools=[comes_back(made, "read")]) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.reason, ended.turns) == (Status.FAILED, Reason.TURN_LIMIT, 1)
+        assert (made, house.driver.asked) == ([], [])
+        assert dangling(await house.entries(run)) == ()

@@ -53,9 +53,15 @@ def recounted(run: Run, entries: Sequence[Entry]) -> Run:
 
 
 def conclusion(run: Run, entries: Sequence[Entry]) -> Said | None:
-    """The run's last reply, when nothing of the run came after it: the process died before it could say more."""
-    last = next((entry for entry in reversed(entries) if entry.run == run.id), None)
-    return last if isinstance(last, Said) and last.by == "agent" and not last.calls else None
+    """The run's last reply, when the run may have ended by it: it called tools, perhaps one turn too many, or nothing
+    of the run came after it, because the process died before it could say more."""
+    of_run = (entry for entry in reversed(entries) if entry.run == run.id)
+    more = False
+    for entry in of_run:
+        if isinstance(entry, Said) and entry.by == "agent":
+            return None if more and not entry.calls else entry
+        more = True
+    return None
 
 
 def at_rest(entries: Sequence[Entry]) -> bool:
