@@ -3,6 +3,7 @@
 import asyncio
 from contextlib import asynccontextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from retinue.app.wiring import orders
@@ -122,6 +123,18 @@ async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: An
             "I look around.",
         ]
         assert dangling(entries) == ()
+
+
+async def test_a_run_whose_file_a_person_broke_ends_as_it_would_have(world: Any):
+    broken = "\n<!-- user what is this -->\n"
+    async with world.open(says("Half of this."), hold=True) as house:
+        run = await house.ask("Speak.")
+        await house.until("text.delta")
+        path = Path(run.path)
+        path.write_text(path.read_text() + broken)
+        stopped = await house.cancel(run)
+        assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+        assert path.read_text().endswith(broken)
 
 
 async def test_cancelling_twice_is_cancelling_once(world: Any):

@@ -1,17 +1,20 @@
 """A process dies and another takes its runs up: what was answered is not asked again, what was done is not redone."""
 
 import asyncio
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Notice, dangling
-from retinue.errors import Refused
-from retinue.ports import Call, Tool
+from retinue.errors import Held, Refused
+from retinue.ports import Call, Ledger, Tool, Tx
 from retinue.runtime import recover
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
+
+T = TypeVar("T")
 
 
 def waits_for_ever(begun: asyncio.Event, effect: str) -> Tool:
@@ -33,6 +36,23 @@ def comes_back(made: list[str], effect: str) -> Tool:
         return "done now"
 
     return act
+
+
+class Stubborn:
+    """A ledger that another process keeps locked for a while."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger = ledger
+        self.refusals = 0
+
+    async def do(self, step: Callable[[Tx], T]) -> T:
+        if self.refusals:
+            self.refusals -= 1
+            raise Held("another process keeps the ledger locked")
+        return await self.ledger.do(step)
+
+    async def look(self, step: Callable[[Tx], T]) -> T:
+        return await self.ledger.look(step)
 
 
 async def left_in_the_call(world: Any, effect: str) -> Any:
@@ -229,3 +249,18 @@ async def test_the_last_turn_stays_the_last_when_the_process_dies_on_it(world: A
         assert (ended.status, ended.reason, ended.turns) == (Status.FAILED, Reason.TURN_LIMIT, 1)
         assert (made, house.driver.asked) == ([], [])
         assert dangling(await house.entries(run)) == ()
+
+
+async def test_a_run_is_left_for_the_next_process_though_the_ledger_cannot_be_written_to(world: Any):
+    begun = asyncio.Event()
+    ledger = Stubborn(world.ledger)
+    async with world.open(
+        calls(("act", "{}")), tools=[waits_for_ever(begun, "read")], ledger=ledger
+    ) as house:
+        run = await house.ask("Act.")
+        await begun.wait()
+        ledger.refusals = 1
+    assert ledger.refusals == 0
+    async with world.open(says("Finished."), tools=[comes_back([], "read")]) as house:
+        assert (await house.now(run)).status is Status.RUNNING
+        assert (await house.resume(run)).status is Status.DONE

@@ -75,8 +75,10 @@ def failure(error: BaseException) -> Outcome:
 
 
 async def _keep_counts(run: Run, ports: Ports) -> None:
-    """Somebody stopped us: what was counted so far is kept, the status is theirs to set."""
-    await ports.ledger.do(lambda tx: tx.set_run(_counted(tx.run(run.id) or run, run)))
+    """Somebody stopped us: what was counted so far is kept, the status is theirs to set. The file knows it too, so a
+    ledger that cannot be written to now changes nothing about how this ends."""
+    with suppress(RetinueError):
+        await ports.ledger.do(lambda tx: tx.set_run(_counted(tx.run(run.id) or run, run)))
 
 
 def _counted(row: Run, run: Run) -> Run:
@@ -331,8 +333,8 @@ class _Work:
             if unmade:
                 await talk.append(*unmade)
             await talk.rest()
-        except NoRoom:
-            return  # the run's own end says so; what is on disk stays as it is
+        except RetinueError:
+            return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
 
     def _unmade(self, talk: Conversation, why: str) -> list[Returned]:
         _, lost = unanswered(talk.entries, replace(self.run, id=""), self.ports)
