@@ -1,5 +1,6 @@
 """Damage to session.md: whatever becomes of the bytes, the reader answers or names the line, and nothing else."""
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -54,3 +55,25 @@ def test_damaged_bytes_are_read_or_refused_with_their_line_and_never_crash(
         where = error.where
     assert where.startswith("session.md:")
     read(bytes(data), "session.md", lenient=True)
+
+
+NINES = "9" * 5000
+
+
+@pytest.mark.parametrize(
+    ("marker", "fine"),
+    [
+        (f"agent id=01X in={NINES} n=1", False),
+        (f"agent id=01X calls={NINES} n=1", False),
+        (f"result of=01X ok ms={NINES} n=1", False),
+        (f"agent id=01X n={NINES}", True),
+        (f"user id=01X in={NINES}", False),
+    ],
+)
+def test_a_number_that_counts_nothing_real_is_refused_with_its_line(marker: str, fine: bool):
+    """Only the length is no fact of the entry: where it says nothing, the body is what stands there."""
+    for end in ("", "<!-- user id=01Z -->\n"):
+        data = HEAD + f"<!-- {marker} -->\na\n\n{end}".encode()
+        found = read(data[: torn_at(data)], "session.md", lenient=True)
+        assert (found.problem is None) is (fine or (marker.startswith("user") and not end))
+        assert found.problem is None or found.problem.where == "session.md:3"

@@ -7,7 +7,9 @@ from retinue.domain.run import Usage
 from retinue.domain.transcript import Called, Entry, Returned, Said
 
 _VALUE = r'([^\s>"%]+)'
-_END = r" n=\d+ -->\n"
+_NUMBER = "([0-9]{1,18})"
+"""A longer one counts nothing that exists: the long way says so."""
+_END = r" n=[0-9]{1,18} -->\n"
 _NO_USAGE = Usage()
 
 
@@ -42,14 +44,14 @@ LANES: Mapping[str, tuple[re.Pattern[str], Callable[[re.Match[str], str], Entry]
     "us": (re.compile(f"user id={_VALUE}{_optional('at', 'from', 'run')}{_END}"), _user),
     "ag": (
         re.compile(
-            f"agent id={_VALUE}{_optional('at', 'model')}(?: in=([0-9]+))?(?: out=([0-9]+))?"
-            f"(?: calls=([0-9]+))?{_optional('run')}{_END}"
+            f"agent id={_VALUE}{_optional('at', 'model')}(?: in={_NUMBER})?(?: out={_NUMBER})?"
+            f"(?: calls={_NUMBER})?{_optional('run')}{_END}"
         ),
         _agent,
     ),
     "ca": (re.compile(f"call id={_VALUE} tool={_VALUE}{_optional('at', 'run')}{_END}"), _called),
     "re": (
-        re.compile(f"result of={_VALUE} (ok|failed)(?: ms=([0-9]+))?{_optional('at', 'run')}{_END}"),
+        re.compile(f"result of={_VALUE} (ok|failed)(?: ms={_NUMBER})?{_optional('at', 'run')}{_END}"),
         _returned,
     ),
 }

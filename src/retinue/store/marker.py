@@ -15,6 +15,7 @@ BEGINS = re.compile(rf"(?:{'|'.join(KINDS)})\b")
 _WORDS = {"result": ("ok", "failed"), "retinue": (FORMAT,)}
 """Words a marker may hold beside its `name=value` pairs."""
 _UNSAFE = re.compile('[\\s>"%\x00-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]')
+_COUNT = re.compile(r"[0-9]{1,18}")
 _PERCENT = re.compile(r"(?:%[0-9A-Fa-f]{2})+")
 
 Attributes = Mapping[str, str]
@@ -48,6 +49,21 @@ def attribute(name: str, value: str) -> str:
 
 def number(name: str, value: int) -> str:
     return f" {name}={value}" if value else ""
+
+
+def counted(value: str) -> int:
+    """A number as a marker bears it. What is none, or counts nothing that exists, raises ValueError."""
+    if not _COUNT.fullmatch(value):
+        raise ValueError(f"the number {value[:20]!r}")
+    return int(value)
+
+
+def number_in(known: Attributes, name: str) -> int:
+    """What a marker counts under this name; -1 when it does not say, or says no number."""
+    try:
+        return counted(known[name])
+    except (KeyError, ValueError):
+        return -1
 
 
 def quoted(value: str) -> str:

@@ -8,7 +8,7 @@ from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.errors import Unreadable
 from retinue.store.lanes import LANES
 from retinue.store.markdown import unescape
-from retinue.store.marker import BEGINS, OPEN, Attributes, Head, attributes, read_head
+from retinue.store.marker import BEGINS, OPEN, Attributes, Head, attributes, counted, number_in, read_head
 
 SEPARATOR = f"\n{OPEN}"
 FRAMES = (b"", b"\n", b"\n\n")
@@ -192,11 +192,9 @@ def _last_body(raw: str, known: Attributes) -> tuple[str, bytes]:
     """The body that nothing closes yet, and what must follow it. The length decides where newlines at the end
     could belong to either; where it disagrees, a person changed the body."""
     data = raw.encode("utf-8", "surrogateescape")
-    length = known.get("n", "")
-    if length.isdecimal() and data[int(length) :] in FRAMES and int(length) <= len(data):
-        body = data[: int(length)]
-    else:
-        body = _unframed(data)
+    length = number_in(known, "n")
+    said = 0 <= length <= len(data) and data[length:] in FRAMES
+    body = data[:length] if said else _unframed(data)
     gap = next(frame for frame in FRAMES if _closed(data + frame, body))
     return body.decode("utf-8", "surrogateescape"), gap
 
@@ -227,10 +225,14 @@ def _said(by: str, entry_id: str, known: Attributes, body: str) -> Said:
         origin=known.get("from", ""),
         run=known.get("run", ""),
         model=known.get("model", ""),
-        usage=Usage(input=int(known.get("in", 0)), output=int(known.get("out", 0))) if tokens else _NO_USAGE,
+        usage=Usage(input=_count(known, "in"), output=_count(known, "out")) if tokens else _NO_USAGE,
         stop=known.get("stop", ""),
-        calls=int(known.get("calls", 0)),
+        calls=_count(known, "calls"),
     )
+
+
+def _count(known: Attributes, name: str) -> int:
+    return counted(known[name]) if name in known else 0
 
 
 def _build_said(text: _Text, start: int, known: Attributes, body: str) -> Said:
@@ -253,7 +255,7 @@ def _build_returned(_text: _Text, _start: int, known: Attributes, body: str) -> 
         of=known["of"],
         text=body,
         ok=known.get("word") != "failed",
-        ms=int(known.get("ms", 0)),
+        ms=_count(known, "ms"),
         at=known.get("at", ""),
         run=known.get("run", ""),
     )

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from retinue.store.marker import BEGINS, KINDS, OPEN, Attributes, attributes
+from retinue.store.marker import BEGINS, KINDS, OPEN, Attributes, attributes, number_in
 from retinue.store.reading import FRAMES
 
 _OPEN = OPEN.encode()
@@ -35,7 +35,7 @@ class _Marker:
     @property
     def length(self) -> int:
         """The bytes its body should have, -1 when it does not say."""
-        return _count(self.known.get("n", "-1"))
+        return number_in(self.known, "n")
 
 
 def _whole_lines(data: bytes, end: int) -> int:
@@ -68,7 +68,7 @@ def _whole_replies(data: bytes, end: int) -> int:
     while marker is not None and marker.kind == "call":
         calls += 1
         marker = _marker_before(data, marker.start)
-    if marker is None or marker.kind != "agent" or _count(marker.known.get("calls", "0")) <= calls:
+    if marker is None or marker.kind != "agent" or number_in(marker.known, "calls") <= calls:
         return end
     return marker.start
 
@@ -89,7 +89,3 @@ def _marker_before(data: bytes, end: int) -> _Marker | None:
             return _Marker(start, stop + 1 if stop >= 0 else len(data), known)
         end = start
     return None
-
-
-def _count(value: str) -> int:
-    return int(value) if value.isdecimal() else -1
