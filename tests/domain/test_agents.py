@@ -127,7 +127,7 @@ def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
         ("hidden: true", "ui_visible", False),
         ("permission: {edit: deny, bash: ask, webfetch: allow}", "tool_deny", ("edit", "write")),
         ("permission: {bash: {'*': deny, 'git *': allow}}", "tool_deny", ("bash",)),
-        ("permission: {bash: {'git push *': deny}}", "tool_deny", None),
+        ("permission: {bash: {'git push *': deny}}", "tool_deny", ("bash",)),
         ("permission: deny", "tool_deny", ("*",)),
         ("permission: ask", "tool_deny", None),
         ("triggers: {hotkey: Ctrl+X}", "triggers", Triggers(hotkeys=("Ctrl+X",))),

@@ -32,6 +32,8 @@ class Said:
     note: str = ""
     denies: tuple[str, ...] = ()
     """Tools that this key takes away, whatever else is said."""
+    read_only: bool = False
+    """Nothing may be changed, whatever else is said of the workspace."""
 
 
 Handler = Callable[[Any, Path], Said]
@@ -251,15 +253,82 @@ def isolation(value: Any, path: Path) -> Said:
     return Said(sets={"workspace": {"isolation": found}}, verdict=Verdict.MAPPED, note="workspace.isolation")
 
 
+def _reading_only() -> Said:
+    return Said(sets={}, denies=toolnames.WRITING, read_only=True, verdict=Verdict.MAPPED, note="read-only")
+
+
+def read_only(value: Any, path: Path) -> Said:
+    if values.flag(value, path):
+        return _reading_only()
+    return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
+
+
+def may_write(value: Any, path: Path) -> Said:
+    if values.flag(value, path):
+        return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
+    return Said(sets={}, denies=("write", "edit"), verdict=Verdict.MAPPED, note="tool_deny: write, edit")
+
+
+def sandbox_mode(value: Any, path: Path) -> Said:
+    found = values.word(value, path)
+    if found == "read-only":
+        return _reading_only()
+    if found == "workspace-write":
+        return Said(
+            sets={"notes": {"sandbox_mode": found}}, verdict=Verdict.KEPT, note="calls ask as they always do"
+        )
+    raise Wrong(path, f"'{found[:40]}' would open more than a definition may; remove it")
+
+
+def disabled(value: Any, path: Path) -> Said:
+    if values.flag(value, path):
+        raise Wrong(path, "is switched off where it comes from; remove this field to use it here")
+    return Said(sets={}, verdict=Verdict.KEPT, note="takes nothing away")
+
+
+def agents(value: Any, path: Path) -> Said:
+    """Which others it may call, by the names they have there."""
+    named = tuple(each if "*" in each else values.slugged(each) or each for each in values.names(value, path))
+    say = f"agent_allow: {', '.join(named) or 'nobody'}"
+    return Said(sets={"agent_allow": named}, verdict=Verdict.MAPPED, note=say)
+
+
+_GROUPS: dict[str, tuple[str, ...]] = {
+    "read": ("read", "ls", "glob", "grep"),
+    "edit": ("write", "edit"),
+    "write": ("write", "edit"),
+    "command": ("bash",),
+    "execute": ("bash",),
+    "browser": ("web_fetch",),
+    "mcp": ("mcp__*",),
+    "modes": ("agent",),
+    "subtasks": ("agent",),
+    "questions": ("ask_user",),
+}
+"""Tools that are granted by the group; every mode may also ask and keep a list."""
+
+
+def groups(value: Any, path: Path) -> Said:
+    """A group that is limited to certain files is left out: what it is limited to cannot be held here."""
+    allowed: list[str] = []
+    left: list[str] = []
+    for at, each in enumerate(values.listed(lambda item, _: item)(value, path)):
+        first: Any = each[0] if isinstance(each, list) and each else each  # pyright: ignore[reportUnknownVariableType]  (a list as it was written)
+        named = values.one_of(tuple(_GROUPS))(first, (*path, at))
+        if isinstance(each, list):
+            left.append(named)
+        else:
+            allowed += _GROUPS[named]
+    kept = tuple(dict.fromkeys((*allowed, "ask_user", "todo")))
+    say = f"tool_allow: {', '.join(kept)}"
+    say += f"; left out, being limited to some files: {', '.join(left)}" if left else ""
+    return Said(sets={"tool_allow": kept}, verdict=Verdict.MAPPED, note=say)
+
+
 def permission_mode(value: Any, path: Path) -> Said:
     found = values.word(value, path)
     if found == "plan":
-        return Said(
-            sets={"workspace": {"writable": False}},
-            denies=toolnames.WRITING,
-            verdict=Verdict.MAPPED,
-            note="read-only",
-        )
+        return _reading_only()
     if found in ("default", "manual"):
         return Said(
             sets={"notes": {"permissionMode": found}},
@@ -267,32 +336,6 @@ def permission_mode(value: Any, path: Path) -> Said:
             note="calls ask as they always do",
         )
     raise Wrong(path, f"'{found[:40]}' would answer approvals in advance; a definition cannot, so remove it")
-
-
-_ANSWERS = values.one_of(("allow", "ask", "deny"))
-_PERMITTED = {"edit": ("edit", "write"), "webfetch": ("web_fetch",), "list": ("ls",), "task": ("agent",)}
-"""Where one permission there covers tools that have other names here."""
-
-
-def permission(value: Any, path: Path) -> Said:
-    """What is denied is taken away; what is allowed or asked is judged here by our own rules."""
-    if isinstance(value, str):
-        denied = ("*",) if _ANSWERS(value, path) == "deny" else ()
-        return Said(
-            sets={}, denies=denied, verdict=Verdict.MAPPED, note="tool_deny: *" if denied else "asks as ever"
-        )
-    denies: list[str] = []
-    for tool, answer in values.mapping(value, path).items():
-        named = answer.get("*", "ask") if isinstance(answer, dict) else answer  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]  (a map as it was written)
-        if _ANSWERS(named, (*path, tool)) == "deny":
-            denies += _PERMITTED.get(tool, (tool,))
-    note = f"tool_deny: {', '.join(denies)}" if denies else "asks as ever"
-    return Said(
-        sets={"notes": {"permission": values.anything(value, path)}},
-        denies=tuple(denies),
-        verdict=Verdict.MAPPED,
-        note=note,
-    )
 
 
 def mode(value: Any, path: Path) -> Said:

@@ -7,7 +7,7 @@ from typing import Any
 from retinue.domain.agent import NAME, Exposure, Kind, Role
 from retinue.domain.limits import Limits
 from retinue.domain.workspace import Isolation
-from retinue.store import dialects, values
+from retinue.store import dialects, permissions, values
 from retinue.store.dialects import Handler, Said, Verdict
 from retinue.store.values import Path, Reader, Wrong
 
@@ -31,15 +31,9 @@ def name(value: Any, path: Path) -> str:
     found = values.text(value, path)
     if NAME.fullmatch(found):
         return found
-    slug = slugged(found)
+    slug = values.slugged(found)
     say = f"; '{slug}' would do" if slug else ""
     raise Wrong(path, f"'{found[:80]}' is not a name: use a-z, 0-9 and hyphens, at most 64{say}")
-
-
-def slugged(text: str) -> str:
-    """The nearest name to some words, empty when nothing of them can stand in one."""
-    plain = "".join(char if char.isascii() and char.isalnum() else "-" for char in text.lower())
-    return "-".join(part for part in plain.split("-") if part)[:64].strip("-")
 
 
 _GLOBS = values.globs
@@ -131,15 +125,21 @@ ALIASES: dict[str, str] = {
     "displayName": "display_name", "title": "display_name",
     "whenToUse": "description", "when_to_use": "description",
     "systemPrompt": "prompt", "system_prompt": "prompt", "system": "prompt", "instructions": "prompt",
+    "developer_instructions": "prompt", "roleDefinition": "prompt",
     "backend": "driver", "provider": "driver",
     "driverSettings": "driver_settings",
     "maxTokens": "max_tokens", "maxTurns": "max_turns", "maxSteps": "max_turns",
+    "steps": "max_turns",
     "effort": "thinking", "reasoningEffort": "thinking", "reasoning_effort": "thinking",
+    "model_reasoning_effort": "thinking", "thinking_level": "thinking", "thinkingLevel": "thinking",
     "capabilities": "roles",
     "tools": "tool_allow", "toolAllowlist": "tool_allow", "tool_allowlist": "tool_allow",
     "allowed-tools": "tool_allow", "allowedTools": "tool_allow", "allowed_tools": "tool_allow",
     "toolDenylist": "tool_deny", "tool_denylist": "tool_deny",
     "disallowed-tools": "tool_deny", "disallowedTools": "tool_deny", "disallowed_tools": "tool_deny",
+    "tools_allowed": "tool_allow", "tools_denied": "tool_deny", "denied_tools": "tool_deny",
+    "denied-tools": "tool_deny", "deniedTools": "tool_deny", "exclude_tools": "tool_deny",
+    "excludeTools": "tool_deny", "blockedTools": "tool_deny", "blocked_tools": "tool_deny",
     "toolExposure": "tool_exposure",
     "skillAllowlist": "skill_allow", "skillDenylist": "skill_deny", "skills": "skill_allow",
     "capabilityAllowlist": "capability_allow", "capabilityDenylist": "capability_deny",
@@ -157,13 +157,24 @@ _OTHER: dict[str, Handler] = {
     "isolation": dialects.isolation,
     "permissionMode": dialects.permission_mode,
     "mode": dialects.mode,
-    "permission": dialects.permission,
+    "permission": permissions.permission,
+    "permissions": permissions.permission,
+    **dict.fromkeys(("readonly", "readOnly", "read_only", "read-only"), dialects.read_only),
+    **dict.fromkeys(("canEdit", "can_edit", "enable_write_tools"), dialects.may_write),
+    "sandbox_mode": dialects.sandbox_mode,
+    "groups": dialects.groups,
+    "agents": dialects.agents,
+    "disable": dialects.disabled,
+    "disabled": dialects.disabled,
     "hidden": dialects.hidden,
     "promptPath": lambda value, path: Said(
         sets={"prompt_path": values.word(value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
     ),
     "hooks": dialects.refused("hooks are not run here; remove them"),
-    "mcpServers": dialects.refused("servers are set up by the operator, not by a definition; remove it"),
+    **dict.fromkeys(
+        ("mcpServers", "mcp-servers", "mcp_servers"),
+        dialects.refused("servers are set up by the operator, not by a definition; remove it"),
+    ),
     **{
         key: dialects.kept(key)
         for key in (
@@ -182,6 +193,7 @@ def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Re
     partial: Partial = {}
     owners: dict[Path, str] = {}
     denied: tuple[str, ...] = ()
+    read_only = False
     readings: list[Reading] = []
     for key, value in raw.items():
         try:
@@ -201,9 +213,12 @@ def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Re
             continue
         partial = merged(partial, said.sets)
         denied += said.denies
+        read_only = read_only or said.read_only
         readings.append(Reading(key=key, value=value, verdict=said.verdict, note=said.note))
     if denied:
         partial["tool_deny"] = tuple(dict.fromkeys((*(partial.get("tool_deny") or ()), *denied)))
+    if read_only:
+        partial["workspace"] = merged(partial.get("workspace") or {}, {"writable": False})
     return partial, readings
 
 

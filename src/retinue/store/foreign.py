@@ -2,31 +2,38 @@
 
 import json
 import os
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.domain.agent import NAME, Agent
+from retinue.domain.agent import Agent
 from retinue.errors import BadDefinition
-from retinue.store import definitions, toolnames, values, wild
+from retinue.store import abroad, definitions, toolnames, values, wild
 from retinue.store.dialects import Verdict
-from retinue.store.fields import ALIASES, NATIVE, Partial, Reading, interpret, merged, slugged
+from retinue.store.fields import ALIASES, NATIVE, Partial, Reading, interpret, merged
 from retinue.store.layers import built_in_texts, prompted
 from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
-_TOOL = re.compile(r"[^,\s()]+(?:\([^)]*\))?")
-_EVERY = ("all", "all tools", "*")
 _LIMITING = frozenset(
     (
         "tool_allow", "tool_deny", "capability_allow", "capability_deny", "agent_allow", "agent_deny",
         "skill_allow", "skill_deny", "paths", "workspace", "ceiling", "defaultWorkspace", "permissionOverrides",
-        "isolation", "subagents", "permission",
+        "isolation", "subagents", "permission", "permissions", "groups", "agents", "readonly", "readOnly", "read_only",
+        "read-only", "canEdit", "can_edit", "enable_write_tools", "disable", "disabled",
     )
 )  # fmt: skip
 """Fields that take rights away: one that cannot be understood cannot be left out either."""
+_ELSEWHERE = ("type", "capabilities", "mode")
+_TELLING = frozenset(
+    (
+        "prompt", "promptPath", "model", "driver", "chat", "temperature", "max_tokens", "max_turns", "tool_allow",
+        "tool_deny", "roles", "mode", "groups", "triggers", "workspace", "defaultWorkspace", "permissionOverrides",
+        "extends", "notes", "paths", "skill_allow",
+    )
+)  # fmt: skip
+"""Fields that hardly anything but an agent has; a name and a description are in every second file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,7 +97,24 @@ def _judged(path: Path) -> list[tuple[Checked, Agent | None]]:
         return [
             (Checked(path=path, ok=False, name="", dialect="none", problems=("there is no such file",)), None)
         ]
-    return [_judge(found) for file in wild.files(path) for found in wild.read(file)]
+    walked = path.is_dir()
+    return [
+        _judge(_told(found) if walked else found) for file in wild.files(path) for found in wild.read(file)
+    ]
+
+
+def _told(found: wild.Found) -> wild.Found:
+    """In a folder there are files of other kinds: `package.json` has a name and a description too."""
+    markdown = found.path.suffix.lower() in wild.MARKDOWN
+    if (
+        markdown
+        or found.problem
+        or found.place
+        or any(ALIASES.get(key, key) in _TELLING for key in found.keys)
+    ):
+        return found
+    say = "is no definition: nothing in it tells of an agent; name the file itself to take it as one"
+    return wild.Found(path=found.path, problem=say)
 
 
 def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
@@ -98,19 +122,21 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
     if found.problem:
         checked = Checked(path=where, ok=False, name="", dialect="none", problems=(found.problem,))
         return checked, None
-    keys, notes = _prepared(found)
-    partial, readings = interpret(keys)
+    ready = abroad.prepared(found.keys, found.mended, found.path.stem)
+    partial, readings = interpret(ready.keys)
     problems = [str(each.wrong) for each in readings if each.wrong is not None and _limits(each.key)]
-    name = str(partial.pop("name", None) or slugged(found.path.stem) or "agent")
+    name = str(partial.pop("name", None) or values.slugged(found.path.stem) or "agent")
     agent: Agent | None = None
     try:
-        agent = _agent(found, merged(partial, _kept(readings)), name)
+        agent = _agent(found, merged(partial, _kept(readings, ready.kept)), name)
     except (Wrong, BadDefinition) as error:
         problems.append(str(error))
+    said = {each.key: each for each in readings}
     verdicts = tuple(
-        _verdict(each, found.keys[each.key], notes.get(each.key, ""))
-        for each in readings
-        if each.key in found.keys
+        _settled(key, value, *ready.settled[key])
+        if key in ready.settled
+        else _verdict(said[key], value, ready.notes.get(key, ""))
+        for key, value in found.keys.items()
     )
     checked = Checked(
         path=where,
@@ -136,66 +162,31 @@ def _agent(found: wild.Found, partial: Partial, name: str) -> Agent:
     return agent
 
 
-def _prepared(found: wild.Found) -> tuple[dict[str, Any], dict[str, str]]:
-    """The keys with names and tool lists put the way ours must be, and a note for each key that was changed."""
-    keys = dict(found.keys)
-    notes: dict[str, str] = dict.fromkeys(found.mended, "is no YAML as written; taken as plain text")
-    for key, value in found.keys.items():
-        native = ALIASES.get(key, key)
-        if native == "name" and value is not None and not isinstance(value, dict | list):
-            written = str(value)
-            keys[key] = (
-                written
-                if NAME.fullmatch(written)
-                else slugged(written) or slugged(found.path.stem) or "agent"
-            )
-            if keys[key] != value:
-                notes[key] = f"'{keys[key]}'"
-                if not any(ALIASES.get(each, each) == "display_name" for each in keys) and written.strip():
-                    keys["display_name"] = " ".join(written.split())
-        elif native == "tool_allow" and isinstance(value, str) and value.strip().lower() in _EVERY:
-            keys[key], notes[key] = None, "every tool"
-        elif native in ("tool_allow", "tool_deny") and isinstance(value, str | list):
-            keys[key], said = _tools(cast("str | list[Any]", value), denied=native == "tool_deny")
-            notes[key] = "; ".join(each for each in (notes.get(key, ""), said) if each)
-    return keys, notes
-
-
-def _tools(value: str | list[Any], *, denied: bool) -> tuple[list[Any], str]:
-    """Tools limited to certain calls (`Bash(git *)`) are left out of what is allowed, and denied as a whole."""
-    written: list[Any] = _TOOL.findall(value) if isinstance(value, str) else value
-    kept: list[Any] = []
-    limited: list[str] = []
-    for each in written:
-        if isinstance(each, str) and "(" in each:
-            limited.append(each)
-            if denied:
-                kept.append(each.partition("(")[0])
-        else:
-            kept.append(each)
-    words = [toolnames.ours(each) for each in kept if isinstance(each, str)]
-    unknown = [
-        each for each in words if each not in toolnames.BUILT_IN and not any(char in each for char in "*?[")
-    ]
-    say = f"{'denied as a whole' if denied else 'left out'}: {', '.join(limited)}" if limited else ""
-    names_none = f"naming no built-in tool: {', '.join(unknown)}" if unknown else ""
-    return kept, "; ".join(each for each in (say, names_none) if each)
-
-
 def _limits(key: str) -> bool:
     return ALIASES.get(key, key) in _LIMITING
 
 
-def _kept(readings: list[Reading]) -> Partial:
+def _kept(readings: list[Reading], already: Mapping[str, Any]) -> Partial:
     """Keys that we do not know, among the notes."""
-    unknown = {each.key: values.anything(each.value, ()) for each in readings if each.unknown}
-    return {"notes": unknown} if unknown else {}
+    unknown = {each.key: values.anything(each.value, ()) for each in readings if _for_show(each)}
+    return {"notes": {**already, **unknown}} if already or unknown else {}
+
+
+def _for_show(reading: Reading) -> bool:
+    """A word that means something else elsewhere is no mistake, and no loss either."""
+    return reading.unknown or (reading.wrong is not None and reading.key in _ELSEWHERE)
+
+
+def _settled(key: str, value: Any, verdict: Verdict, note: str) -> FieldVerdict:
+    return FieldVerdict(field=key, value_shown=_shown(value), verdict=verdict, note=note)
 
 
 def _verdict(reading: Reading, source: Any, note: str) -> FieldVerdict:
     verdict, say = reading.verdict, reading.note
     if reading.unknown:
         verdict, say = Verdict.KEPT, "no such field here; kept among the notes"
+    elif _for_show(reading):
+        verdict, say = Verdict.KEPT, f"{say}; kept among the notes"
     elif note and verdict is Verdict.HONOURED:
         verdict = Verdict.MAPPED
     said = "; ".join(each for each in (say, note) if each)
@@ -209,6 +200,10 @@ def _shown(value: Any) -> str:
 
 
 _DIALECTS: tuple[tuple[str, frozenset[str]], ...] = (
+    ("roo", frozenset(("roleDefinition", "customInstructions", "groups"))),
+    ("codex", frozenset(("developer_instructions", "sandbox_mode"))),
+    ("copilot", frozenset(("handoffs", "target", "infer", "mcp-servers"))),
+    ("cursor", frozenset(("readonly",))),
     ("agent-config", frozenset(("agentId", "toolAllowlist", "toolDenylist", "systemPrompt", "chat"))),
     ("profile", frozenset(("promptPath", "defaultWorkspace", "permissionOverrides"))),
     ("preset", frozenset(("backend",))),
@@ -230,7 +225,7 @@ def _dialect(keys: Mapping[str, Any]) -> str:
         if telling & keys.keys():
             return name
     tools: Any = keys.get("tools")
-    words = cast("list[Any]", _TOOL.findall(tools) if isinstance(tools, str) else tools)
+    words = cast("list[Any]", abroad.TOOL.findall(tools) if isinstance(tools, str) else tools)
     claude = isinstance(tools, str | list) and any(each in _CLAUDE_TOOLS for each in words)
     if claude or keys.get("model") in ("sonnet", "opus", "haiku", "inherit"):
         return "claude-code"

@@ -9,9 +9,10 @@ from typing import Any
 
 from retinue.errors import BadDefinition
 from retinue.store import definitions
-from retinue.store.fields import Partial, slugged
+from retinue.store.fields import Partial
 from retinue.store.strict_yaml import Mistake
 from retinue.store.textfile import Stamp, read_text, stamp_of
+from retinue.store.values import slugged
 
 SETTLED_NS = 50_000_000
 """A file changed more recently than this may change again within one tick of its clock, unseen by any stamp."""

@@ -45,6 +45,12 @@ def hint(word: str, known: Iterable[str]) -> str:
     return f"; did you mean '{close}'?" if close else f"; known are {', '.join(sorted(known))}"
 
 
+def slugged(words: str) -> str:
+    """The nearest name to some words, empty when nothing of them can stand in one."""
+    plain = "".join(char if char.isascii() and char.isalnum() else "-" for char in words.lower())
+    return "-".join(part for part in plain.split("-") if part)[:64].strip("-")
+
+
 def text(value: Any, path: Path) -> str:
     if isinstance(value, str):
         if "\x00" in value:

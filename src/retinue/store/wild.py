@@ -2,6 +2,7 @@
 
 import os
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,9 +13,13 @@ from retinue.store import definitions, frontmatter, strict_json, strict_yaml
 from retinue.store.strict_yaml import Mistake
 from retinue.store.textfile import read_text
 
-SUFFIXES = (".md", ".markdown", ".mdc", ".json", ".yml", ".yaml")
+MARKDOWN = (".md", ".markdown", ".mdc")
+SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml")
 SKIPPED = (".git", "node_modules")
 MAX_FILES = 10_000
+_LISTS = ("agents", "agent", "customModes")
+"""Keys under which one file keeps several definitions."""
+_LATER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
 _TOP_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+(.*))?\Z")
 
 
@@ -66,20 +71,37 @@ def _definitions(path: Path, text: str) -> Iterator[Found]:
         yield from _several(path, strict_json.read(text))
     elif suffix in (".yml", ".yaml"):
         yield from _several(path, strict_yaml.document(text).value)
+    elif suffix == ".toml":
+        yield from _several(path, _toml(text))
     else:
         yield _markdown(path, text)
+
+
+def _toml(text: str) -> Any:
+    try:
+        found = tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        say = "is nested too deep" if isinstance(error, RecursionError) else f"is not TOML: {error}"
+        raise Mistake(1, " ".join(say.split())[:200]) from error
+    level: list[Any] = [found]
+    for _ in range(strict_yaml.MAX_DEPTH):
+        level = [each for one in level for each in _inside(one)]
+        if not level:
+            return found
+    raise Mistake(1, f"is nested deeper than {strict_yaml.MAX_DEPTH} levels")
+
+
+def _inside(value: Any) -> list[Any]:
+    if isinstance(value, dict):
+        return list(cast("dict[str, Any]", value).values())
+    return cast("list[Any]", value) if isinstance(value, list) else []
 
 
 def _several(path: Path, value: Any) -> Iterator[Found]:
     """One definition, or a configuration that lists them."""
     holder = cast("dict[str, Any]", value) if isinstance(value, dict) else {}
-    inside: Any = next(
-        (holder[key] for key in ("agents", "agent") if isinstance(holder.get(key), list | dict)), None
-    )
-    if isinstance(value, list):
-        inside, key = cast("Any", value), ""
-    else:
-        key = "agents" if "agents" in holder else "agent"
+    key = next((key for key in _LISTS if isinstance(holder.get(key), list | dict)), "")
+    inside: Any = cast("Any", value) if isinstance(value, list) else holder.get(key) if key else None
     if inside is None:
         yield _one(path, "", value)
     elif isinstance(inside, list):
@@ -98,7 +120,15 @@ def _one(path: Path, place: str, value: Any) -> Found:
 
 
 def _markdown(path: Path, text: str) -> Found:
-    front, body = frontmatter.split(text, str(path))
+    try:
+        front, body = frontmatter.split(text, str(path))
+    except BadDefinition:
+        if (later := _LATER.search(text)) is None or later.start() == 0:
+            raise
+        above = text.count("\n", 0, later.start())
+        raise Mistake(
+            above + 1, f"has text above its front matter; delete the lines before it ({above})"
+        ) from None
     prompt = definitions.prompt_of(body)
     try:
         keys = definitions.written(strict_yaml.document(front.replace("\r\n", "\n")), "", first=2).keys
@@ -127,9 +157,14 @@ def by_lines(front: str, mistake: Mistake) -> tuple[dict[str, Any], tuple[str, .
 
 
 def _chunks(front: str) -> Iterator[tuple[str, str, list[str]]]:
+    """An example may hold lines that look like keys, and belongs to the text it stands in; a comment to none."""
     key, rest, more = "", "", list[str]()
+    example = False
     for line in front.split("\n"):
-        match = _TOP_KEY.match(line)
+        match = None if example else _TOP_KEY.match(line)
+        example = line.rfind("<example>") > line.rfind("</example>") or (example and "</example>" not in line)
+        if line.startswith("#") and not example:
+            continue
         if match is None:
             more.append(line)
             continue
