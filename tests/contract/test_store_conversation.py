@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -482,3 +483,20 @@ async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: 
             await opening
         async with store.open(session) as talk:
             assert talk.entries == [PROMPT]
+
+
+@pytest.mark.parametrize(
+    "line", ['{"id": "a1", "blocks": null}', '{"id": [], "blocks": []}', "[]", "5", "[" * 100_000]
+)
+async def test_thoughts_that_somebody_spoilt_are_gone_without(store: FileStore, session: Session, line: str):
+    beside = Path(session.path) / "thoughts.jsonl"
+    thinking = Said(id="a1", by="agent", text="Done.", thoughts=("[]",))
+    async with store.open(session) as conversation:
+        await conversation.append(thinking)
+    beside.write_text(beside.read_text() + line)
+    async with store.open(session) as conversation:
+        assert conversation.entries == [thinking]
+    beside.unlink()
+    beside.mkdir()
+    async with store.open(session) as conversation:
+        assert conversation.entries == [replace(thinking, thoughts=())]

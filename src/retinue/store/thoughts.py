@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 from retinue.domain.transcript import Entry, Said
 from retinue.store import names
@@ -43,7 +43,7 @@ def restored(entries: Sequence[Entry], directory: int) -> list[Entry]:
     """The entries with their blocks; an entry whose blocks are lost goes on without them."""
     try:
         known = _blocks(read_file(names.THOUGHTS, directory=directory))
-    except FileNotFoundError:
+    except OSError:
         return list(entries)
     return [
         replace(entry, thoughts=known[entry.id])
@@ -57,10 +57,8 @@ def _blocks(data: bytes) -> Mapping[str, tuple[str, ...]]:
     found: dict[str, tuple[str, ...]] = {}
     for line in data.splitlines():
         try:
-            value: Any = json.loads(line)
-        except ValueError:
+            record: Any = json.loads(line)
+            found[record["id"]] = tuple(map(str, record["blocks"]))
+        except (ValueError, TypeError, KeyError, RecursionError):
             continue  # A line that a crash cut short belongs to an entry that was never written.
-        if isinstance(value, dict):
-            record = cast("dict[str, Any]", value)
-            found[str(record.get("id", ""))] = tuple(str(block) for block in record.get("blocks", ()))
     return found
