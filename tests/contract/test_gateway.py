@@ -144,11 +144,12 @@ async def test_a_date_as_retry_after_is_understood_and_a_far_one_is_bounded(prov
         assert second - first >= 0.2
 
 
-@pytest.mark.parametrize("nonsense", ["soon", "", "-3", "1e999", "NaN"])
+@pytest.mark.parametrize("nonsense", ["soon", "", "-3", "1e999", "NaN", "+NaN"])
 async def test_a_retry_after_that_means_nothing_does_no_harm(provider: str, nonsense: str):
     """Shows: M01."""
     settings = replace(QUICK, retry_after_max_seconds=0.1)
-    async with talk(provider, [status(429, retry_after=nonsense), reply("now")], settings) as it:
+    failures = [status(code, retry_after=nonsense) for code in (429, 503)]
+    async with talk(provider, [*failures, reply("now")], settings) as it:
         assert (await it.turn()).text == "now"
 
 
@@ -251,7 +252,10 @@ async def test_a_server_that_is_not_there_is_tried_again_and_said_to_be_unreacha
     assert waits == ["model unreachable, trying again in 1 s"] * (QUICK.attempts - 1)
 
 
-@pytest.mark.parametrize("base", ["not a url", "ftp://127.0.0.1", "http://"])
+@pytest.mark.parametrize(
+    "base",
+    ["not a url", "ftp://127.0.0.1", "http://", "http://models..example", f"http://{'m' * 64}.example"],
+)
 async def test_a_base_url_that_is_none_is_the_configurations_fault(provider: str, base: str):
     """Shows: M04."""
     gateway = Gateway({provider: lambda model: MAKERS[provider](base)}, fixed_chance(), QUICK)

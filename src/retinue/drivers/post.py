@@ -1,6 +1,7 @@
 """One request to a model's server and the stream that answers it."""
 
 import asyncio
+import math
 import re
 from collections.abc import AsyncIterator, Callable, Mapping
 from datetime import UTC
@@ -106,7 +107,8 @@ class Post:
                 finally:
                     if not response.content.at_eof():
                         response.close()
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError) as error:
+        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, UnicodeError) as error:
+            # A host that no name server could be asked for is found out only when one is asked.
             raise trouble(f"{self._server!r} is not a URL: mend the base URL", NOWHERE) from error
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
             raise trouble(
@@ -215,16 +217,23 @@ def _pause(headers: Mapping[str, str]) -> Pause:
     """Retry-After in milliseconds, seconds or as a date; nonsense counts as nothing."""
     try:
         if "retry-after-ms" in headers:
-            return Pause(seconds=float(headers["retry-after-ms"]) / 1000)
+            return Pause(seconds=_seconds(headers["retry-after-ms"]) / 1000)
         value = headers.get("Retry-After", "").strip()
         if not value:
             return Pause()
         if value[0].isdigit() or value[0] in "+-.":
-            return Pause(seconds=float(value))
+            return Pause(seconds=_seconds(value))
         at = parsedate_to_datetime(value)
     except ValueError:
         return Pause()
     return Pause(at=at if at.tzinfo else at.replace(tzinfo=UTC))
+
+
+def _seconds(value: str) -> float:
+    seconds = float(value)
+    if math.isnan(seconds):
+        raise ValueError(value)
+    return seconds
 
 
 class _Pieces:
