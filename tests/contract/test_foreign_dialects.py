@@ -59,6 +59,8 @@ READ_ONLY = ("write", "edit", "bash")
         ("permission: {task: deny}", {"tool_deny": ("agent",), "agent_deny": ("*",)}),
         ("permission: {skill: deny}", {"tool_deny": None, "skill_deny": ("*",)}),
         ("permission: {'*': deny, read: allow, grep: ask}", {"tool_allow": ("read", "grep"), "tool_deny": None}),
+        ("permission: {'*': deny, edit: allow, write: deny}", {"tool_allow": ("edit",)}),
+        ("tools: {edit: false, patch: true, bash: true}", {"tool_deny": ("edit",)}),
         ("permission: {task: {'*': deny, Code Scout: allow}}", {"agent_allow": ("code-scout",), "tool_deny": None}),
         ("permission: {task: {'secret-*': deny}}", {"agent_deny": ("secret-*",)}),
         ("permission: {skill: {'*': deny, notes: allow}}", {"skill_allow": ("notes",)}),
@@ -69,6 +71,9 @@ READ_ONLY = ("write", "edit", "bash")
         ("permission: {bash: {'*': ask, 'ls *': allow}}", {"tool_deny": None}),
         ("disallowedTools: Task", {"tool_deny": ("agent",), "agent_deny": ("*",)}),
         ("tools_denied: [execute_command]", {"tool_deny": ("bash",)}),
+        ("denied_paths: [secrets/, '*.key']", {"paths": Paths(deny=("secrets/**", "*.key"))}),
+        ("allowed_paths: [docs/**]", {"paths": Paths(read=("docs/**",))}),
+        ("permission_mode: plan", {"tool_deny": READ_ONLY}),
         ("agents: [Go Adviser, 'x-*']", {"agent_allow": ("go-adviser", "x-*")}),
         ("groups: [read, [edit, {fileRegex: 'md$'}], browser]", {"tool_allow": ("read", "ls", "glob", "grep", "web_fetch", "ask_user", "todo")}),
     ],
@@ -167,15 +172,15 @@ def test_an_id_is_the_name_and_the_name_is_for_people(source: Path, tmp_path: Pa
 def test_words_that_mean_something_else_elsewhere_are_kept(source: Path, tmp_path: Path):
     path = written(
         source,
-        "name: x\ntype: coordinator\ncapabilities: [juggling]\nmode: agent\nwhenToUse: now\ndescription: d",
+        "name: x\ntype: coordinator\ncapabilities: [juggling]\nmode: agent\ntriggers: [now]\nwhenToUse: now\ndescription: d",
     )
     said = verdicts(one(path))
     assert {key for key, (verdict, _) in said.items() if verdict == "kept"} == {
-        "type", "capabilities", "mode", "whenToUse",
+        "type", "capabilities", "mode", "whenToUse", "triggers",
     }  # fmt: skip
     agent = brought(path, tmp_path / "agents")
     assert agent.notes == {
-        "whenToUse": "now", "type": "coordinator", "capabilities": ["juggling"], "mode": "agent",
+        "whenToUse": "now", "type": "coordinator", "capabilities": ["juggling"], "mode": "agent", "triggers": ["now"],
     }  # fmt: skip
     assert agent.description == "d"
 
@@ -260,6 +265,14 @@ def test_examples_at_the_margin_belong_to_the_description(source: Path, tmp_path
     agent = brought(path, tmp_path / "agents")
     assert agent.description.count('user: "do: it"') == 2
     assert "aside" not in agent.description
+
+
+def test_hooks_that_guard_are_said_to_be_gone(source: Path):
+    checked = one(written(source, "name: sample\nhooks: {PreToolUse: [{matcher: Bash}]}"))
+    assert verdicts(checked)["hooks"] == (
+        "refused",
+        "hooks are not run here, so what they stop is not stopped; remove them",
+    )
 
 
 def test_servers_are_the_operators_however_they_are_spelled(source: Path):

@@ -120,12 +120,7 @@ def _name(found: Prepared, key: str, value: Any, stem: str) -> None:
 
 def _tools(found: Prepared, key: str, value: Any, *, denied: bool) -> None:
     if isinstance(value, dict):
-        switched = cast("dict[Any, Any]", value)
-        found.keys[key] = {
-            ours: each
-            for name, each in switched.items()
-            for ours in (toolnames.borrowed(name) if isinstance(name, str) else (name,))
-        }
+        found.keys[key] = _switched(cast("dict[Any, Any]", value))
     elif not denied and _every(value):
         found.keys[key] = None
         _note(found, key, "every tool")
@@ -139,6 +134,15 @@ def _tools(found: Prepared, key: str, value: Any, *, denied: bool) -> None:
         if closed and "agent_deny" not in (ALIASES.get(each, each) for each in found.keys):
             found.keys["agent_deny"] = ["*"]
             _note(found, key, "agent_deny: *")
+
+
+def _switched(value: dict[Any, Any]) -> dict[Any, Any]:
+    """By our names; where two of theirs are one of ours, switched off wins."""
+    found: dict[Any, Any] = {}
+    for name, each in value.items():
+        for ours in toolnames.borrowed(name) if isinstance(name, str) else (name,):
+            found[ours] = False if found.get(ours) is False else each
+    return found
 
 
 def _every(value: Any) -> bool:

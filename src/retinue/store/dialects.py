@@ -280,6 +280,17 @@ def sandbox_mode(value: Any, path: Path) -> Said:
     raise Wrong(path, f"'{found[:40]}' would open more than a definition may; remove it")
 
 
+def place(kind: str) -> Handler:
+    """A list of paths under a key of its own."""
+
+    def read(value: Any, path: Path) -> Said:
+        found = values.globs(value, path)
+        sets = {"paths": {kind: tuple(f"{each}**" if each.endswith("/") else each for each in found)}}
+        return Said(sets=sets, verdict=Verdict.MAPPED, note=f"paths.{kind}")
+
+    return read
+
+
 def disabled(value: Any, path: Path) -> Said:
     if values.flag(value, path):
         raise Wrong(path, "is switched off where it comes from; remove this field to use it here")

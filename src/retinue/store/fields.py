@@ -121,6 +121,7 @@ _HANDLED: dict[str, Handler] = {
 NATIVE = (*_NATIVE, *_HANDLED)
 
 ALIASES: dict[str, str] = {
+    "agentName": "name", "agent_name": "name",
     "agentId": "name", "agent_id": "name", "id": "name", "slug": "name",
     "displayName": "display_name", "title": "display_name",
     "whenToUse": "description", "when_to_use": "description",
@@ -155,7 +156,11 @@ _OTHER: dict[str, Handler] = {
     "permissionOverrides": dialects.permission_overrides,
     "subagents": dialects.subagents,
     "isolation": dialects.isolation,
-    "permissionMode": dialects.permission_mode,
+    **dict.fromkeys(("permissionMode", "permission_mode", "permission-mode"), dialects.permission_mode),
+    **dict.fromkeys(("allowed_paths", "allowedPaths"), dialects.place("read")),
+    **dict.fromkeys(
+        ("denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths", "disallowed_paths"), dialects.place("deny")
+    ),
     "mode": dialects.mode,
     "permission": permissions.permission,
     "permissions": permissions.permission,
@@ -170,7 +175,7 @@ _OTHER: dict[str, Handler] = {
     "promptPath": lambda value, path: Said(
         sets={"prompt_path": values.word(value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
     ),
-    "hooks": dialects.refused("hooks are not run here; remove them"),
+    "hooks": dialects.refused("hooks are not run here, so what they stop is not stopped; remove them"),
     **dict.fromkeys(
         ("mcpServers", "mcp-servers", "mcp_servers"),
         dialects.refused("servers are set up by the operator, not by a definition; remove it"),

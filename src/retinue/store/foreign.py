@@ -22,10 +22,12 @@ _LIMITING = frozenset(
         "skill_allow", "skill_deny", "paths", "workspace", "ceiling", "defaultWorkspace", "permissionOverrides",
         "isolation", "subagents", "permission", "permissions", "groups", "agents", "readonly", "readOnly", "read_only",
         "read-only", "canEdit", "can_edit", "enable_write_tools", "disable", "disabled",
+        "allowed_paths", "allowedPaths", "denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths",
+        "disallowed_paths",
     )
 )  # fmt: skip
 """Fields that take rights away: one that cannot be understood cannot be left out either."""
-_ELSEWHERE = ("type", "capabilities", "mode")
+_ELSEWHERE = ("type", "capabilities", "mode", "triggers")
 _TELLING = frozenset(
     (
         "prompt", "promptPath", "model", "driver", "chat", "temperature", "max_tokens", "max_turns", "tool_allow",

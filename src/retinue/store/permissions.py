@@ -36,10 +36,12 @@ def permission(value: Any, path: Path) -> Said:
     written = values.mapping(cast("Any", value), path)
     whole, parts = _answers(written, path)
     sets: dict[str, Any] = {"notes": {str(path[-1]): values.anything(value, path)}}
-    if whole.pop("*", "ask") == "deny":
-        sets["tool_allow"] = _each(tool for tool, answer in whole.items() if answer != "deny")
-        whole = {}
+    listed = whole.pop("*", "ask") == "deny"
     denies = _each(tool for tool, answer in whole.items() if answer == "deny" and tool != "skill")
+    if listed:
+        allowed = _each(tool for tool, answer in whole.items() if answer != "deny")
+        sets["tool_allow"] = tuple(each for each in allowed if each not in denies)
+        denies = ()
     # There are several ways to other agents here; the list of agents closes all of them.
     for tool, field in (("skill", "skill_deny"), ("task", "agent_deny")):
         sets |= {field: ("*",)} if whole.get(tool) == "deny" else {}

@@ -58,7 +58,7 @@ BORROWED: dict[str, tuple[str, ...]] = {
         (
             "run_shell_command", "run_command", "execute_command", "run_in_terminal", "run_terminal_cmd",
             "runCommands", "runInTerminal", "runTests", "runTasks", "getTerminalOutput", "get_terminal_output",
-            "terminalLastCommand", "execute", "shell", "terminal",
+            "terminalLastCommand", "execute", "exec", "shell", "terminal",
         ),
         ("bash",),
     ),
