@@ -5,10 +5,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths
 from retinue.domain.workspace import Isolation
 from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.fields import KNOWN
 from retinue.store.foreign import Checked, check, import_
 
 
@@ -279,3 +282,38 @@ def test_servers_are_the_operators_however_they_are_spelled(source: Path):
     for key in ("mcpServers", "mcp-servers", "mcp_servers"):
         checked = one(written(source, f"name: sample\n{key}: {{a: {{command: b}}}}"))
         assert verdicts(checked)[key][0] == "refused"
+
+
+def test_what_it_extends_is_said_to_be_needed(source: Path):
+    assert verdicts(one(written(source, "name: sample\nextends: other")))["extends"][1] == (
+        "loads only where there is an agent of that name"
+    )
+
+
+WORDS = st.sampled_from(
+    ["", "a", "Read", "search/x", "*", "deny", "allow", "read", "edit", "opus", "a/b", "Some Model", "{file:x}", "x\ny",
+     "Agent(x)", "plan", "read-only", "mcp", "-" * 70]
+)  # fmt: skip
+VALUES = st.recursive(
+    WORDS | st.sampled_from([None, True, False, 0, -1, 1.5]),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(WORDS, inner, max_size=3),
+    max_leaves=6,
+)
+KEYS = st.sampled_from([*sorted(KNOWN - {"extends"}), "customInstructions", "zork", ""])
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=6))
+def test_any_key_with_any_value_gets_one_verdict_and_what_is_imported_loads(
+    source: Path, tmp_path: Path, keys: dict[str, Any]
+):
+    path = source / "sample.json"
+    path.write_text(json.dumps(keys))
+    target = tmp_path / "agents"
+    for found in import_(path, target):
+        if not found.checked.path.name.partition("#")[2] and found.checked.dialect != "none":
+            assert [each.field for each in found.checked.fields] == list(keys)
+        assert found.target is not None or found.checked.problems
+        if found.target is not None:
+            assert DefinitionCatalogue(user_dir=target).get(found.name).agent.name == found.name
+            found.target.unlink()

@@ -52,6 +52,8 @@ def prepared(source: Mapping[str, Any], mended: tuple[str, ...], stem: str) -> P
             _tools(found, key, value, denied=native == "tool_deny")
         elif native == "model":
             _model(found, key, value)
+        elif native == "extends":
+            _note(found, key, "loads only where there is an agent of that name")
     return found
 
 
