@@ -3,6 +3,7 @@
 import asyncio
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -173,13 +174,12 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
 async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machine: Any):
     key = "sk-test-openai-0123456789"
 
-    def defect(event: retinue.Event) -> None:
-        if event.kind == "tool.started":
-            raise ZeroDivisionError(f"a defect beside {key}")
+    def defect(_arguments: bytes) -> dict[str, Any]:
+        raise ZeroDivisionError(f"a defect beside {key}")
 
-    async with machine.serving([calls(("ls", {}))]), machine.open() as app:
-        with app.listen(defect):
-            run = await app.run("Go", workspace=machine.folder)
+    tools = [replace(send_mail, parse=defect)]
+    async with machine.serving([calls(("send_mail", {}))]), machine.open(tools=tools) as app:
+        run = await app.run("Go", workspace=machine.folder)
         assert (run.status, run.reason) == ("failed", "crashed")
         assert run.error == "ZeroDivisionError: a defect beside [secret of 25 characters]"
         lines = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()

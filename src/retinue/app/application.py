@@ -29,7 +29,7 @@ from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control, guard
 from retinue.runtime.prepare import definition, scope_of
-from retinue.runtime.recover import resume
+from retinue.runtime.recover import resume, resume_all
 from retinue.runtime.send import send
 from retinue.runtime.spawn import Child, begin, spawn
 from retinue.sandbox.fileguard import GuardedFiles
@@ -48,6 +48,7 @@ class App:
         self.config = config
         self._listeners: list[Callable[[Event], None]] = []
         self._engine = LocalEngine()
+        table = tool_table(config, tools)
         with suppress(OSError):  # what is left behind by others must not keep us from starting
             sweep(config.home)
         self._owner = Owner(config.home)
@@ -65,7 +66,7 @@ class App:
             engine=self._engine,
             driver=Gateway(drivers_of(config), chance),
             chance=chance,
-            tools=tool_table(config, tools),
+            tools=table,
             files=GuardedFiles,
             emit=self._heard,
             ask=ask,
@@ -188,10 +189,12 @@ class App:
 
     async def resume(self, ref: str | None = None) -> list[Run]:
         """Interrupted runs go on from their files."""
-        runs = await self.interrupted() if ref is None else [await self.find_run(ref)]
-        if ref is not None and runs[0].status.live and self._lives(runs[0]):
-            raise Refused(f"run {runs[0].id} is being worked by another process")
-        return [await resume(run.id, self._ports, left_by=run.owner) for run in runs]
+        if ref is None:
+            return await resume_all(await self.interrupted(), self._ports)
+        run = await self.find_run(ref)
+        if run.status.live and self._lives(run):
+            raise Refused(f"run {run.id} is being worked by another process")
+        return [await resume(run.id, self._ports, left_by=run.owner)]
 
     async def interrupted(self) -> list[Run]:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE))
@@ -368,8 +371,11 @@ class App:
         return any(run.owner == self._owner.id for run in runs)
 
     def _heard(self, event: Event) -> None:
-        for listener in self._listeners:
-            listener(event)
+        for listener in tuple(self._listeners):
+            try:
+                listener(event)
+            except Exception as error:  # noqa: BLE001  (whoever listens is not the run, and must not end it)
+                self._crashed(event.run, error)
 
     def _lives(self, run: Run) -> bool:
         return bool(run.owner) and self._owner_lives(run.owner)

@@ -1,6 +1,7 @@
 """What a start finds: calls without a result, and counts that only the file still knows."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from retinue.domain.run import Reason, Run, Status, Usage
@@ -109,3 +110,12 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
         return await end(run, Status.LOST, ports, reason=Reason.RECOVERY_LIMIT, error=error)
     ports.engine.submit(run.id)
     return run
+
+
+async def resume_all(runs: Sequence[Run], ports: Ports) -> list[Run]:
+    """Those of these interrupted runs that are still to be had: another process may be faster with one of them."""
+    taken: list[Run] = []
+    for run in runs:
+        with suppress(Refused):
+            taken.append(await resume(run.id, ports, left_by=run.owner))
+    return taken

@@ -1,0 +1,60 @@
+"""A program that uses Retinue badly, or beside another: its mistakes stay its own, and no run pays for them."""
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.app.log import log_line
+from retinue.domain.event import Event
+from retinue.errors import Usage
+from retinue.testing.replies import reply, silence
+
+
+@retinue.tool
+def ls() -> str:
+    """A name that is taken."""
+    return ""
+
+
+async def test_a_listener_that_fails_does_not_end_the_run(machine: Any):
+    def fails(event: Event) -> None:
+        raise KeyError(event.kind)
+
+    async with machine.serving([reply("Done.")]), machine.open() as app:
+        with app.listen(fails):
+            run = await app.run("Go", workspace=machine.folder)
+        assert (run.status, run.text) == (retinue.Status.DONE, "Done.")
+    assert "KeyError" in (machine.home / "logs" / "retinue.jsonl").read_text()
+
+
+def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path):
+    (tmp_path / "logs").write_text("a file where the folder should be")
+    log_line(tmp_path, {"error": "something"})
+    assert (tmp_path / "logs").read_text() == "a file where the folder should be"
+
+
+async def test_an_opening_that_is_refused_leaves_no_owner_behind(machine: Any):
+    with pytest.raises(Usage, match="there is a tool 'ls' already"):
+        async with machine.open(tools=[ls]):
+            pass
+    assert not list((machine.home / "owners").glob("*"))
+
+
+async def taken_up(app: retinue.App) -> list[str]:
+    return [run.id for run in await app.resume()]
+
+
+async def test_two_processes_share_the_interrupted_runs_between_them(machine: Any):
+    async with machine.serving([silence()] * 3 + [reply("Done.")] * 3):
+        async with machine.open() as app:
+            for task in ("One", "Two", "Three"):
+                await app.start(task, workspace=machine.folder)
+            await machine.asked(3)
+        async with machine.open() as one, machine.open() as other:
+            some, others = await asyncio.gather(taken_up(one), taken_up(other))
+            ids = some + others
+            assert len(set(ids)) == len(ids) == 3
+            assert [(await one.wait(each)).status for each in ids] == [retinue.Status.DONE] * 3
