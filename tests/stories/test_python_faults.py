@@ -10,7 +10,7 @@ import retinue
 from retinue.app.log import log_line
 from retinue.domain.event import Event
 from retinue.errors import Usage
-from retinue.testing.replies import reply, silence
+from retinue.testing.replies import calls, reply, silence
 
 
 @retinue.tool
@@ -58,3 +58,22 @@ async def test_two_processes_share_the_interrupted_runs_between_them(machine: An
             ids = some + others
             assert len(set(ids)) == len(ids) == 3
             assert [(await one.wait(each)).status for each in ids] == [retinue.Status.DONE] * 3
+
+
+async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(
+    machine: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Shows: X09."""
+    key = "my-own-key-0123456789"
+    monkeypatch.setenv("MY_OWN_KEY", key)
+    (machine.folder / "notes.txt").write_text(f"the key is {key}")
+    script = [calls(("read", {"path": "notes.txt"})), reply(f"It is {key}.")]
+    async with machine.serving(script) as server, machine.open() as app:
+        own = f"{{base_url: {server.url}, api_key_env: MY_OWN_KEY}}"
+        machine.agent("own", f"model: openai:m\ndriver: openai-compatible\ndriver_settings: {own}\n")
+        run = await app.run(f"Look for {key}", agent="own", workspace=machine.folder)
+        assert run.text == "It is [secret of 21 characters]."
+        assert server.requests[0].headers["authorization"] == f"Bearer {key}"
+    kept = {str(path): path.read_bytes() for path in machine.home.rglob("*") if path.is_file()}
+    assert kept
+    assert not [path for path, data in kept.items() if key.encode() in data]

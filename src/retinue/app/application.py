@@ -9,11 +9,18 @@ from typing import Any
 
 from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
 from retinue.app.log import log_line
-from retinue.app.wiring import Question, check_model, closed_to_agents, drivers_of, orders, tool_table
+from retinue.app.wiring import (
+    Question,
+    check_model,
+    closed_to_agents,
+    drivers_of,
+    models,
+    orders,
+    tool_table,
+)
 from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.event import Event
-from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.scope import Scope, Verdict, compile_scope
@@ -54,7 +61,7 @@ class App:
         self._owner = Owner(config.home)
         self._ledger_seen = False
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
-        chance = system_chance()
+        chance, redact = system_chance(), Redactor(config.secrets())
         self.store = FileStore(config.home / "sessions", chance)
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
@@ -70,13 +77,13 @@ class App:
             files=GuardedFiles,
             emit=self._heard,
             ask=ask,
-            model=lambda agent, override: model_for(agent, override, config.default_model()),
+            model=models(config, redact),
             limits=config.limits,
             operator_deny=config.deny,
             closed=closed_to_agents(config),
             with_paths=with_paths,
             owner=self._owner.id,
-            redact=Redactor(config.secrets()),
+            redact=redact,
         )
         self._engine.start(orders(self._ports, self._crashed, self._owner_lives))
 

@@ -6,6 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 
 from retinue.config import Config, Provider
+from retinue.domain.agent import Agent
+from retinue.domain.model import model_for
+from retinue.domain.redact import Redactor
 from retinue.domain.scope import Globs, below
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
@@ -66,16 +69,29 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
 def _address(model: Model, provider: Provider) -> tuple[str, str]:
     """A definition that names its own server never gets the key meant for another."""
     own = own_server(model)
-    if not own:
-        return provider.base_url, provider.key
-    return own, os.environ.get(
-        str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or ""), ""
-    )
+    return (own, own_key(model)) if own else (provider.base_url, provider.key)
 
 
 def own_server(model: Model) -> str:
     """The base URL a definition names for itself, as an openai-compatible server needs."""
     return str(model.settings.get("base_url") or model.settings.get("baseUrl") or "")
+
+
+def own_key(model: Model) -> str:
+    """The key for that server: what the variable holds that the definition names."""
+    variable = str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or "")
+    return os.environ.get(variable, "")
+
+
+def models(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Model]:
+    """Which model an agent uses. The key of a server of its own is a secret before anything is written."""
+
+    def model(agent: Agent, override: str | None) -> Model:
+        found = model_for(agent, override, config.default_model())
+        redact.learn(own_key(found))
+        return found
+
+    return model
 
 
 def tool_table(config: Config, given: Sequence[Tool]) -> dict[str, Tool]:

@@ -14,8 +14,15 @@ class Redactor:
     __slots__ = ("_forms",)
 
     def __init__(self, secrets: Iterable[str]) -> None:
-        forms = {form for secret in secrets if len(secret) >= SHORTEST for form in _forms(secret)}
-        self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+        self._forms: tuple[str, ...] = ()
+        for secret in secrets:
+            self.learn(secret)
+
+    def learn(self, secret: str) -> None:
+        """One more secret, from now on: a definition may name a key of its own."""
+        if len(secret) >= SHORTEST and secret not in self._forms:
+            forms = {*self._forms, *_forms(secret)}
+            self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
 
     def __call__(self, text: str) -> str:
         for form in self._forms:
