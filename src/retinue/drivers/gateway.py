@@ -115,8 +115,6 @@ class _Turn:
         self._began = self._clock()
         self._failures = 0
         self._refusals = 0
-        self._floor = gate.refusals
-        """How often the gate had been shut in a row when this turn came: earlier refusals are not its own."""
 
     async def admitted(self) -> Visit:
         """Waits while the model's gate is shut. Those who waited come in spread out, not all at once."""
@@ -157,10 +155,9 @@ class _Turn:
         return seconds
 
     def _still_worth_waiting(self) -> None:
-        gate = self._gate
-        self._floor = min(self._floor, gate.refusals)
-        late = self._elapsed() + max(0.0, gate.until - self._clock()) > self._settings.retry_seconds
-        if late or gate.refusals - self._floor >= self._settings.rate_attempts:
+        """Only its own refusals and its own time count against a turn: others' may be many, and say nothing of it."""
+        late = self._elapsed() + max(0.0, self._gate.until - self._clock()) > self._settings.retry_seconds
+        if late:
             raise ModelFailed(
                 f"the model is asked too often and took no request for {_whole(self._elapsed())} s",
                 reason=Reason.RATE_LIMITED,
@@ -172,14 +169,16 @@ class _Turn:
             self._heard(Delta(waiting=f"{_WAITS[Reason.RATE_LIMITED]}, trying again in {_whole(seconds)} s"))
 
     def _pause(self, pause: Pause, before: int) -> float:
-        """What the server asked for, within reason; else full jitter below a bound that doubles each time."""
+        """Full jitter below a bound that doubles each time, and never less than the server asked for, within reason:
+        a server that keeps asking for one second is asked ever more rarely."""
         settings = self._settings
+        bound = min(settings.backoff_seconds * 2.0 ** min(before, 16), settings.backoff_max_seconds)
         if pause.at is not None:
             pause = Pause(seconds=(pause.at - self._chance.now()).total_seconds())
-        if pause.seconds is not None:
-            return min(max(pause.seconds, 0.0), settings.retry_after_max_seconds)
-        bound = settings.backoff_seconds * 2.0 ** min(before, 16)
-        return self._chance.uniform(0, min(bound, settings.backoff_max_seconds))
+        if pause.seconds is None:
+            return self._chance.uniform(0, bound)
+        least = min(max(pause.seconds, 0.0), settings.retry_after_max_seconds)
+        return max(least, self._chance.uniform(bound / 2, bound)) if before else least
 
     def _elapsed(self) -> float:
         return self._clock() - self._began
