@@ -11,7 +11,7 @@ from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status
-from retinue.domain.scope import Globs, Scope
+from retinue.domain.scope import Bounds, Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect, ToolSpec
 from retinue.domain.transcript import Called, Entry, Returned
@@ -277,9 +277,8 @@ class Ports:
     model: Callable[[Agent, str | None], Model]
     """The model an agent is to use, with the run's override."""
     limits: Limits
-    operator_deny: Mapping[str, Globs]
-    closed: Globs
-    """Patterns of Retinue's own home and configuration: never an agent's."""
+    bounds: Bounds
+    """What the operator says for every scope."""
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
     owner: str

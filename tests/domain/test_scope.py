@@ -8,13 +8,17 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths
 from retinue.domain.glob import matches
-from retinue.domain.scope import ALWAYS_CLOSED, Rule, Scope, absolute, below, compile_scope, literal
+from retinue.domain.scope import ALWAYS_CLOSED, Bounds, Rule, Scope, absolute, below, compile_scope, literal
 
 Globs = tuple[str, ...]
 
 
 def scope_of(*, root: str = "/w", operator: dict[str, Globs] | None = None, **lists: Any) -> Scope:
-    return compile_scope(Agent(name="a", **lists), root=root, operator_deny=operator)
+    said = operator or {}
+    bounds = Bounds(
+        deny_tools=said.get("tools", ()), deny_paths=said.get("paths", ()), deny_agents=said.get("agents", ())
+    )
+    return compile_scope(Agent(name="a", **lists), root=root, bounds=bounds)
 
 
 ALL = ("reading_list_add", "reading_list_delete", "todo_add", "todo_x_delete", "bash")
@@ -199,7 +203,7 @@ def test_a_read_only_workspace_refuses_every_write_and_no_read():
 
 def test_retinues_own_home_is_closed_whatever_the_scope_says():
     agent = Agent(name="a", paths=Paths(read=("**",)))
-    scope = compile_scope(agent, root="/w", home=(below("/w/home"),))
+    scope = compile_scope(agent, root="/w", bounds=Bounds(closed=(below("/w/home"),)))
     assert scope.path("/w/home/ledger.db").rule == "always closed /w/home/**"
     assert scope.closed[: len(ALWAYS_CLOSED)] == ALWAYS_CLOSED
 
@@ -237,3 +241,31 @@ def test_the_hash_tells_scopes_apart_and_equal_ones_not():
         {"operator": {"tools": ("a",)}},
     ]
     assert len({scope_of(**facts).hash for facts in different}) == len(different)
+
+
+def test_the_ceiling_holds_whatever_a_definition_asks_for():
+    """Shows: D11."""
+    wide = Agent(name="wide", paths=Paths(read=("/**",), write=("/**",)))
+    ceiling = Paths(read=("sub/**",), write=(), deny=("**/secret",))
+    scope = compile_scope(wide, root="/w", bounds=Bounds(ceiling=ceiling))
+    assert scope.path("/w/sub/x").ok
+    assert scope.path("/etc/hostname").rule == "the ceiling allows read only in /w/sub/**"
+    assert not scope.path("/w/sub/secret").ok
+    assert not scope.path("/w/sub/x", "write").ok
+    assert not compile_scope(wide, root="/w", bounds=Bounds(writable=False)).writable
+
+
+def test_a_child_whose_preset_lost_its_paths_has_none():
+    """Shows: A091."""
+    scope = compile_scope(Agent(name="kid"), root="/w", child=True)
+    assert scope.path("/w/a").rule == "no_scope_config"
+    assert compile_scope(Agent(name="kid"), root="/w").path("/w/a").ok
+    assert scope.hash != compile_scope(Agent(name="kid"), root="/w").hash
+
+
+@pytest.mark.parametrize(
+    "path",
+    ["/w/.git/config", "/w/.git/hooks/pre-commit", "/w/.vscode/tasks.json", "/w/.bashrc", "/w/a/.zshrc"],
+)
+def test_what_others_would_run_is_closed_to_every_agent(path: str):
+    assert not scope_of().path(path).ok

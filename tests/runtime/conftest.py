@@ -16,6 +16,7 @@ from retinue.domain.limits import Limits
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run
+from retinue.domain.scope import Bounds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Returned, Said
 from retinue.engine.chance import system_chance
@@ -157,8 +158,7 @@ class World:
             ask=nobody,
             model=lambda agent, override: model_for(agent, override, "scripted:played"),
             limits=Limits(),
-            operator_deny={},
-            closed=(),
+            bounds=Bounds(),
             with_paths=with_paths,
             owner=owner,
             redact=Redactor(secrets),

@@ -9,6 +9,7 @@ import pytest
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_CALLS, MAX_RESULT_BYTES, Limits
 from retinue.domain.run import Reason, Status
+from retinue.domain.scope import Bounds
 from retinue.domain.turn import Reply
 from retinue.errors import OutOfScope
 from retinue.ports import Call, Tool
@@ -94,8 +95,8 @@ async def test_what_the_list_hides_the_call_refuses(world: Any, case: str):
 async def test_what_the_operator_denies_no_definition_gives_back(world: Any):
     world.agent("greedy", front='tool_allow: ["*", "todo_add"]\n')
     wish = calls(("todo_add", "{}"), ("lists_read", "{}"))
-    deny = {"tools": ("todo_*",)}
-    async with world.open(wish, says("Done."), tools=LISTS, operator_deny=deny) as house:
+    deny = ("todo_*",)
+    async with world.open(wish, says("Done."), tools=LISTS, bounds=Bounds(deny_tools=deny)) as house:
         run = await house.run("Try.", agent="greedy")
         assert made == ["lists_read"]
         assert "todo_add" not in {each.name for each in house.driver.asked[0].request.tools}
@@ -117,7 +118,7 @@ async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_
         request = house.driver.asked[0].request
         assert [each.name for each in request.tools] == ["system_note"]
         assert "system_note" not in request.system
-    async with world.open(says("a"), tools=[system], operator_deny={"tools": ("system_*",)}) as house:
+    async with world.open(says("a"), tools=[system], bounds=Bounds(deny_tools=("system_*",))) as house:
         await house.run("List.", agent="narrow")
         assert house.driver.asked[0].request.tools == ()
 
@@ -335,3 +336,20 @@ async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(w
         assert [each.ok for each in sorted(results, key=lambda each: each.ok)] == [False, False, True]
         assert sum(each.text.startswith(f"{name} failed") for each in results) == 2
         assert house.crashes == []
+
+
+async def test_a_refused_path_is_answered_in_the_one_shape_with_how_to_ask_for_more(world: Any):
+    """Shows: A090."""
+    async with world.open(calls(("read", '{"path": "/etc/passwd"}')), says("Refused.")) as house:
+        run = await house.run("Try.")
+        [returned] = await house.results(run)
+    refused = json.loads(returned.text)
+    assert list(refused) == [
+        "success", "error", "tool", "resource", "allowed_patterns", "deny_patterns", "message"
+    ]  # fmt: skip
+    assert (refused["success"], refused["error"], refused["resource"]) == (
+        False,
+        "out_of_scope",
+        "/etc/passwd",
+    )
+    assert refused["message"].count("request_scope_expansion") == 1

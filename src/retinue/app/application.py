@@ -9,18 +9,11 @@ from typing import Any
 
 from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
 from retinue.app.log import log_line
-from retinue.app.wiring import (
-    Question,
-    check_model,
-    closed_to_agents,
-    drivers_of,
-    models,
-    orders,
-    tool_table,
-)
+from retinue.app.wiring import Question, bounds_of, check_model, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.event import Event
+from retinue.domain.glob import first_match
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.scope import Scope, Verdict, compile_scope
@@ -79,8 +72,7 @@ class App:
             ask=ask,
             model=models(config, redact),
             limits=config.limits,
-            operator_deny=config.deny,
-            closed=closed_to_agents(config),
+            bounds=bounds_of(config),
             with_paths=with_paths,
             owner=self._owner.id,
             redact=redact,
@@ -288,12 +280,7 @@ class App:
             chosen = await self.store.find(session)
             return scope_of(await definition(chosen, self._ports), chosen, self._ports)
         about = self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
-        return compile_scope(
-            about,
-            root=str(Path.cwd()),
-            operator_deny=self._ports.operator_deny,
-            home=self._ports.closed,
-        )
+        return compile_scope(about, root=str(Path.cwd()), bounds=self._ports.bounds)
 
     async def doctor(self) -> list[Finding]:
         """What is well, what is not, and what to do about it."""
@@ -330,6 +317,9 @@ class App:
         return chosen
 
     async def _about(self, chosen: Session | None, agent: str | None) -> Agent:
+        name = agent or DEFAULT_AGENT if chosen is None else chosen.agent
+        if hit := first_match(self._ports.bounds.deny_agents, name):
+            raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
         if chosen is not None:
             return await definition(chosen, self._ports)
         return self.agents.get(DEFAULT_AGENT if agent is None else agent).agent

@@ -2,14 +2,14 @@
 
 import importlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from retinue.config import Config, Provider
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Paths
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
-from retinue.domain.scope import Globs, below
+from retinue.domain.scope import Bounds, below
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
 from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
@@ -116,8 +116,18 @@ def _imported(where: str) -> Tool:
     return found
 
 
-def closed_to_agents(config: Config) -> Globs:
-    return tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder))
+def bounds_of(config: Config) -> Bounds:
+    """The operator's denies and ceiling, with Retinue's own folders closed to every agent."""
+    ceiling = config.ceiling or {}
+    paths: Mapping[str, tuple[str, ...]] = ceiling.get("paths") or {}
+    return Bounds(
+        deny_tools=config.deny.get("tools", ()),
+        deny_paths=config.deny.get("paths", ()),
+        deny_agents=config.deny.get("agents", ()),
+        closed=tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder)),
+        ceiling=Paths(read=paths.get("read"), write=paths.get("write"), deny=paths.get("deny")),
+        writable=ceiling.get("writable") is not False,
+    )
 
 
 def check_model(model: Model, config: Config) -> None:

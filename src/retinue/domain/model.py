@@ -2,7 +2,7 @@
 
 import re
 
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Kind
 from retinue.domain.turn import Model
 from retinue.errors import BadConfig
 
@@ -28,6 +28,10 @@ NO_MODEL = (
 
 
 def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
+    if agent.type is Kind.EXTERNAL:
+        raise BadConfig(
+            f"agent {agent.name} is external: it is reached at its own address, which cannot be done yet"
+        )
     driver, name = _chosen(agent, override, default)
     return Model(
         driver=driver,
@@ -40,9 +44,18 @@ def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
 
 
 def split(model: str) -> tuple[str | None, str]:
-    """`driver:name`; a colon that no known driver precedes belongs to the name."""
+    """`driver:name`. A name that has a colon of its own is written behind its driver: `openai:llama3:8b`."""
     prefix, colon, name = model.partition(":")
-    return (DRIVERS[prefix], name) if colon and prefix in DRIVERS else (None, model)
+    if not colon:
+        return None, model
+    if prefix not in DRIVERS:
+        raise BadConfig(
+            f"the model {model!r} names no driver that is known: write it as DRIVER:NAME, with one of "
+            f"{', '.join(DRIVERS)} before the first colon"
+        )
+    if not name.strip():
+        raise BadConfig(f"the model {model!r} has no name behind its driver")
+    return DRIVERS[prefix], name
 
 
 def _chosen(agent: Agent, override: str | None, default: str | None) -> tuple[str, str]:
@@ -51,8 +64,11 @@ def _chosen(agent: Agent, override: str | None, default: str | None) -> tuple[st
         driver, name = split(override)
         return driver or _guessed(name, fallback), name
     if agent.model:
+        own = _own(agent)
+        if own is not None and agent.model.partition(":")[0] not in DRIVERS:
+            return own, agent.model
         driver, name = split(agent.model)
-        return driver or _own(agent) or _guessed(name, fallback), name
+        return driver or _guessed(name, fallback), name
     if default is None:
         raise BadConfig(NO_MODEL)
     own = _own(agent)

@@ -2,11 +2,11 @@
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Paths
 from retinue.domain.glob import first_match
 from retinue.domain.prompt import SYSTEM_PREFIX
 
@@ -17,7 +17,14 @@ DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_module
 
 DEFAULT_WRITE: Globs = ("/tmp/**",)  # noqa: S108  (a pattern of the seed; it means the agent's private tmp)
 
+NO_SCOPE = "no_scope_config"
+"""The word for a child whose preset.md lost its paths."""
+
 ALWAYS_CLOSED: Globs = (
+    "**/.git/hooks/**", "**/.git/config", "**/.git/modules/**/config", "**/.git/modules/**/hooks/**",
+    "**/.vscode/tasks.json", "**/.vscode/launch.json", "**/.idea/runConfigurations/**", "**/.zed/tasks.json",
+    "**/.bashrc", "**/.bash_profile", "**/.bash_login", "**/.bash_logout", "**/.profile", "**/.zshrc", "**/.zshenv",
+    "**/.zprofile", "**/.zlogin", "**/.config/fish/**", "**/.config/autostart/**", "**/.config/systemd/**",
     "**/.ssh/**", "**/.gnupg/**", "**/.aws/**", "**/.netrc", "**/.git-credentials", "**/.pgpass",
     "**/.docker/config.json", "**/.kube/**", "**/.npmrc", "**/.pypirc",
     "**/.config/gcloud/**", "**/.config/gh/**", "/proc/**", "/sys/**", "/dev/**", "/etc/shadow", "/etc/gshadow",
@@ -69,6 +76,11 @@ class Scope:
     root: str = "/"
     """The workspace: relative paths start here."""
     writable: bool = True
+    configured: bool = True
+    """False for a child whose preset lost its paths: then no path is in scope."""
+    most_read: Globs | None = None
+    """The user's ceiling: what no definition widens. None: no word on this."""
+    most_write: Globs | None = None
 
     def tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
         """Operator deny, then the tool globs, then every capability; the one function for listing and calling."""
@@ -88,10 +100,17 @@ class Scope:
         for globs, word in ((self.closed, "always closed"), (self.deny, "deny")):
             if hit := first_match(globs, real, ignore_case=True):
                 return Verdict(ok=False, rule=f"{word} {hit}")
+        if not self.configured:
+            return Verdict(ok=False, rule=NO_SCOPE)
         if wish == "write" and not self.writable:
             return Verdict(ok=False, rule="the workspace is read-only")
-        hit = first_match(self.read if wish == "read" else self.write, real)
-        return Verdict(ok=hit is not None, rule=f"{wish} {hit}" if hit else f"nothing allows {wish}")
+        own, most = (self.read, self.most_read) if wish == "read" else (self.write, self.most_write)
+        hit = first_match(own, real)
+        if hit is None:
+            return Verdict(ok=False, rule=f"nothing allows {wish}")
+        if most is not None and first_match(most, real) is None:
+            return Verdict(ok=False, rule=f"the ceiling allows {wish} only in {', '.join(most) or 'nothing'}")
+        return Verdict(ok=True, rule=f"{wish} {hit}")
 
     @property
     def hash(self) -> str:
@@ -106,8 +125,23 @@ class Scope:
             "closed": self.closed,
             "root": self.root,
             "writable": self.writable,
+            "configured": self.configured,
+            "most": [self.most_read, self.most_write],
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What the operator says for every scope: what is denied live, what is closed, and the most anyone may have."""
+
+    deny_tools: Globs = ()
+    deny_paths: Globs = ()
+    deny_agents: Globs = ()
+    closed: Globs = ()
+    """Retinue's own home and configuration."""
+    ceiling: Paths = Paths()
+    writable: bool = True
 
 
 def compile_scope(
@@ -115,26 +149,26 @@ def compile_scope(
     *,
     root: str,
     writable: bool = True,
-    operator_deny: Mapping[str, Globs] | None = None,
-    home: Globs = (),
+    child: bool = False,
+    bounds: Bounds = Bounds(),  # noqa: B008  (a frozen value)
 ) -> Scope:
-    """`root` is the workspace; a definition without paths means the workspace; `home` is Retinue's own, closed."""
-    denied = operator_deny or {}
-    paths = agent.paths
-    read = absolute(paths.read, root) if paths is not None and paths.read is not None else (below(root),)
-    write = absolute(paths.write, root) if paths is not None and paths.write is not None else ()
-    deny = absolute(paths.deny, root) if paths is not None and paths.deny is not None else ()
+    """`root` is the workspace; a definition without paths means the workspace, but for a child it means nothing:
+    a child's paths were written into its preset, and one that lost them is not to gain by it."""
+    paths, most = agent.paths or Paths(), bounds.ceiling
     return Scope(
         tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
-        agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + denied.get("agents", ())),
-        operator=Rule(deny=denied.get("tools", ())),
-        read=read,
-        write=write,
-        deny=deny + absolute(denied.get("paths", ()), root),
-        closed=ALWAYS_CLOSED + home,
+        agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + bounds.deny_agents),
+        operator=Rule(deny=bounds.deny_tools),
+        read=(below(root),) if paths.read is None else absolute(paths.read, root),
+        write=absolute(paths.write or (), root),
+        deny=absolute((*(paths.deny or ()), *(most.deny or ()), *bounds.deny_paths), root),
+        closed=ALWAYS_CLOSED + bounds.closed,
         root=root,
-        writable=writable,
+        writable=writable and bounds.writable,
+        configured=not child or agent.paths is not None,
+        most_read=None if most.read is None else absolute(most.read, root),
+        most_write=None if most.write is None else absolute(most.write, root),
     )
 
 

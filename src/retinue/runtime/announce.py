@@ -23,6 +23,7 @@ async def end(
             tool_calls=run.tool_calls,
             usage=run.usage,
             model=run.model or now.model,
+            scope_hash=run.scope_hash or now.scope_hash,
         )
         return closed(counted, status, tx, ports, reason=reason, error=error)
 

@@ -56,6 +56,6 @@ def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
         agent,
         root=session.workspace.root,
         writable=session.workspace.writable,
-        operator_deny=ports.operator_deny,
-        home=ports.closed,
+        child=not session.top,
+        bounds=ports.bounds,
     )

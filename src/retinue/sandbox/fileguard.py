@@ -8,7 +8,7 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
-from retinue.domain.scope import Scope
+from retinue.domain.scope import NO_SCOPE, Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.ports import Found, Opened
 from retinue.sandbox.listing import listed, walked
@@ -143,8 +143,8 @@ class GuardedFiles:
         scope = self.scope
         return OutOfScope(
             f"{shown(path)} is not in your scope ({rule}). "
-            f"You may read {_some(scope.read)}; denied: {_some(scope.deny)}. "
-            "If you need it, ask with request_scope_expansion.",
+            f"You may read {_some(scope.read)}; denied: {_some(scope.deny)}.",
+            error="out_of_scope" if scope.configured else NO_SCOPE,
             resource=path,
             allowed=scope.read,
             denied=scope.deny,

@@ -65,7 +65,7 @@ def is_denied(scope: Scope, real: str) -> bool:
 
 
 def is_readable(scope: Scope, real: str) -> bool:
-    return not is_denied(scope, real) and any(first_match(scope.read, form) for form in forms(real))
+    return not is_denied(scope, real) and any(scope.path(form, "read").ok for form in forms(real))
 
 
 def forms(real: str) -> tuple[str, ...]:
