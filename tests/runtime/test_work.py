@@ -1,6 +1,7 @@
 """The loop's rules: a request is built from the file, and nothing is asked before what came before is on disk."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -140,8 +141,11 @@ async def test_secrets_leave_every_text_before_it_is_stored_or_asked(world: Any)
         """Says what it should not."""
         return f"the key is {secret}"
 
-    wish = calls(("leak", "{}"), ("grep", f'{{"pattern": "{secret}"}}'), text=f"I use {secret}.")
-    async with world.open(wish, says(f"It is {secret}!"), tools=[leak], secrets=[secret]) as house:
+    wish = calls(
+        ("leak", "{}"), ("grep", f'{{"pattern": "{secret}"}}'), (secret, "{}"), text=f"I use {secret}."
+    )
+    named = replace(wish, model=f"model-{secret}")
+    async with world.open(named, says(f"It is {secret}!"), tools=[leak], secrets=[secret]) as house:
         run = await house.run(f"Keep {secret} to yourself.")
         everything = "".join(
             path.read_text() for path in world.folder.rglob("*") if path.is_file() and path.suffix != ".py"
@@ -149,6 +153,7 @@ async def test_secrets_leave_every_text_before_it_is_stored_or_asked(world: Any)
         assert secret not in everything
         assert secret not in repr(house.driver.asked[1].entries)
         assert secret not in repr(run)
+        assert secret not in repr(house.events)
         assert run.text == "It is [secret of 24 characters]!"
 
 

@@ -211,7 +211,7 @@ class _Work:
             text=f"{text}\n[{reply.cut}]" if reply.cut else text,
             at=at,
             run=run.id,
-            model=reply.model,
+            model=self.ports.redact(reply.model),
             usage=reply.usage,
             stop="" if reply.stop in (Stop.END, Stop.TOOLS) else str(reply.stop),
             calls=len(reply.wishes),
@@ -220,7 +220,7 @@ class _Work:
         calls = [
             Called(
                 id=chance.entry_id(),
-                tool=wish.tool,
+                tool=self.ports.redact(wish.tool),
                 args=self.ports.redact(wish.args),
                 at=at,
                 run=run.id,
