@@ -264,3 +264,15 @@ async def test_a_run_is_left_for_the_next_process_though_the_ledger_cannot_be_wr
     async with world.open(says("Finished."), tools=[comes_back([], "read")]) as house:
         assert (await house.now(run)).status is Status.RUNNING
         assert (await house.resume(run)).status is Status.DONE
+
+
+async def test_a_torn_tail_is_told_when_the_session_is_opened_again(world: Any):
+    async with world.open(says("One."), says("Two.")) as house:
+        first = await house.run("Ask one.")
+        path = Path(first.path)
+        path.write_text(path.read_text() + "\n<!-- agent id=01TORN n=500 -->\nHalf of")
+        run = await house.run("Ask two.", session=await house.store.find(first.session_id))
+        notes = [event.data["note"] for event in house.events if "note" in event.data]
+        kept = next(path.parent.glob("session.md.torn-*"))
+        assert (run.status, len(notes), str(kept) in notes[0]) == (Status.DONE, 1, True)
+        assert "Half of" in kept.read_text()

@@ -23,6 +23,7 @@ EMPTY = "Your last reply was empty. Answer, or call a tool."
 CANCELLED = "cancelled"
 """How an entry ends whose words were cut off."""
 RESUMED = "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
+TORN = "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
 PATIENCE = 20
 MOMENT_SECONDS = 0.05
 AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
@@ -110,6 +111,8 @@ class _Work:
         session = await _place(self.run, self.ports)
         async with AsyncExitStack() as stack:
             talk = await self._opened(session, stack)
+            if talk.torn:
+                self._tell("run.state", phase="wait", note=TORN.format(where=talk.torn))
             try:
                 async with asyncio.timeout(self._seconds_left()):
                     return await self._conversed(talk)
