@@ -111,12 +111,15 @@ def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
         settings = _settings(said)
     except Wrong as wrong:
         raise BadConfig(f"{file}: {wrong}") from wrong
+    where = _home(env, home)
+    if where.exists() and not where.is_dir():
+        raise BadConfig(
+            f"{where}: must be a folder, and is a file; RETINUE_HOME and --home name the folder of the data"
+        )
     named = settings.pop("model", None)
     model = env.get("RETINUE_MODEL") or named or None
     providers = _providers(env, settings.pop("providers", None) or {})
-    config = Config(
-        home=_home(env, home), folder=folder, file=file, model=model, providers=providers, **settings
-    )
+    config = Config(home=where, folder=folder, file=file, model=model, providers=providers, **settings)
     _check_watchers(config)
     return config
 

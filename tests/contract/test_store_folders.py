@@ -485,8 +485,10 @@ async def test_a_missing_or_broken_preset_is_an_error_that_names_the_folder(
     session = await store.create(new("explorer"))
     path = Path(session.path) / "preset.md"
     path.unlink() if damage is None else path.write_bytes(damage)
-    with pytest.raises(Failed, match=f"^Failed to load preset from {session.path}: .+"):
+    with pytest.raises(Failed, match=f"^Failed to load preset from {session.path}$"):
         await store.preset(session)
+    [problem] = await store.problems(session)
+    assert problem.startswith(f"{path}: ")
 
 
 async def test_a_preset_cut_at_any_byte_is_an_error_or_no_wider(store: FileStore):

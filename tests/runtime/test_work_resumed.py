@@ -175,16 +175,16 @@ async def test_an_edit_made_while_the_run_was_down_is_the_conversation(world: An
         assert house.heard(0)[0].text == "Act gently."
 
 
-async def test_a_run_is_started_three_times_at_most_and_then_counts_as_lost(world: Any):
+async def test_a_run_is_taken_up_three_times_at_most_and_then_counts_as_lost(world: Any):
     run = await left_in_the_call(world, "read")
-    for _ in range(2):
+    for _ in range(3):
         begun = asyncio.Event()
         async with world.open(tools=[waits_for_ever(begun, "read")]) as house:
             await recover.resume(run.id, house.ports, left_by=(await house.now(run)).owner)
             await begun.wait()
     async with world.open(says("never")) as house:
         ended = await house.resume(run)
-        assert (ended.status, ended.reason, ended.attempts) == (Status.LOST, Reason.RECOVERY_LIMIT, 3)
+        assert (ended.status, ended.reason, ended.attempts) == (Status.LOST, Reason.RECOVERY_LIMIT, 4)
         assert house.driver.asked == []
 
 

@@ -86,7 +86,7 @@ CASES: dict[Callable[[Any], list[str]], tuple[int, str]] = {
     with_a_folder_for_a_configuration: (2, "config.json"),
     with_a_broken_definition: (7, "brief.md"),
     with_a_folder_for_a_definition: (7, "brief.md"),
-    with_a_file_for_a_home: (1, "home"),
+    with_a_file_for_a_home: (2, "home"),
     with_a_folder_for_a_ledger: (1, "ledger.db"),
     with_a_file_for_a_workspace: (2, "file"),
     with_a_script_that_is_not_there: (2, "nowhere.json"),

@@ -4,6 +4,7 @@ import os
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import BadDefinition, NotFound, Refused, Usage
+from retinue.errors import BadDefinition, NotFound, Refused, RetinueError, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control, guard
@@ -53,6 +54,7 @@ class App:
             sweep(config.home)
         self._owner = Owner(config.home)
         self._ledger_seen = False
+        self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         self.store = FileStore(config.home / "sessions", chance)
@@ -233,8 +235,19 @@ class App:
             "status": str(running[0].status) if running else "idle",
             "entries": len(entries),
             "announcements": [],
+            "preset": await self._preset_rules(session),
             "problems": [*problems, *await self.store.problems(session)],
         }
+
+    async def _preset_rules(self, session: Session) -> str:
+        """Which definition a session obeys: `live`, its own since a person `edited` it, or its `own` as a child."""
+        if not session.top:
+            return "own"
+        try:
+            _, now = await self.store.preset(session)
+        except RetinueError:
+            return "unreadable"
+        return "live" if now == session.preset_hash else "edited"
 
     async def entries(self, ref: str) -> list[Entry]:
         entries, _ = await self.store.entries(await self.store.find(ref))
@@ -368,6 +381,11 @@ class App:
         return any(run.owner == self._owner.id for run in runs)
 
     def _heard(self, event: Event) -> None:
+        """A live event carries the number of the last durable one, so that a listener can place it."""
+        if event.seq:
+            self._seq = event.seq
+        elif self._listeners:
+            event = replace(event, seq=self._seq)
         for listener in tuple(self._listeners):
             try:
                 listener(event)

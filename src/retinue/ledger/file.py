@@ -5,6 +5,7 @@ import sqlite3
 import stat
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import TypeVar
 
@@ -21,6 +22,7 @@ PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
 _SCHEMA = Path(__file__).with_name("schema")
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
+_LEAST_ROOM = 64 * 1024
 _DISK = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "the file cannot be written",
@@ -53,10 +55,21 @@ def meaning(error: sqlite3.Error, path: Path) -> RetinueError:
     if code in _BUSY:
         return Held(f"{path}: another process keeps the ledger locked; end that process, or try again")
     if code in _DISK:
-        return NoRoom(f"{path}: {_DISK[code]} ({error})")
+        if code != sqlite3.SQLITE_FULL and _full(path):
+            code = sqlite3.SQLITE_FULL
+        do = "; make room and try again" if code == sqlite3.SQLITE_FULL else ""
+        return NoRoom(f"{path}: {_DISK[code]} ({error}){do}")
     if code in _BROKEN or code is None:
         return damaged(path, "the ledger", error)
     return Failed(f"{path}: the ledger refused a statement ({error})")
+
+
+def _full(path: Path) -> bool:
+    """A full disk often shows as another error: the log's index cannot be made, or a page cannot be written."""
+    with suppress(OSError):
+        disk = os.statvfs(path.parent)
+        return disk.f_bavail * disk.f_frsize < _LEAST_ROOM
+    return False
 
 
 def damaged(path: Path, thing: str, error: Exception) -> Unreadable:

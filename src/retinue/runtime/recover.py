@@ -11,8 +11,8 @@ from retinue.errors import NotFound, Refused
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import end
 
-MAX_ATTEMPTS = 3
-"""How often a run is started before it counts as lost."""
+MAX_RESUMES = 3
+"""How often a run is taken up again before it counts as lost."""
 
 INTERRUPTED = (
     "Interrupted: the process ended before this call was answered. Outcome unknown: it may or may not have "
@@ -105,7 +105,7 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
         return run
 
     run = await ports.ledger.do(step)
-    if run.attempts >= MAX_ATTEMPTS:
+    if run.attempts > MAX_RESUMES:
         error = f"it was started {run.attempts} times and never came to an end"
         return await end(run, Status.LOST, ports, reason=Reason.RECOVERY_LIMIT, error=error)
     ports.engine.submit(run.id)

@@ -29,6 +29,7 @@ from retinue.store.shelf import Shelf, top_folder
 from retinue.store.tail import torn_at
 from retinue.store.threads import Threads
 
+_LONGEST_NAME = 200
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases"})
 _STALE_SECONDS = 3600
 _DELETED_KEPT = timedelta(days=30)
@@ -91,7 +92,9 @@ class FileStore:
 
     async def problems(self, session: Session) -> tuple[str, ...]:
         """What is wrong with the files that say who the session is."""
-        return await self._threads.do(lambda: self._shelf.at(session.path).problems)
+        return await self._threads.do(
+            lambda: (*self._shelf.at(session.path).problems, *_preset_problem(session))
+        )
 
     async def clear(self, session: Session) -> Session:
         """The history is put aside under another name; who the session is stays."""
@@ -134,7 +137,11 @@ class FileStore:
             raise no_room(self._shelf.root, error) from error
 
     def _free_name(self, name: str, slug: str | None) -> None:
+        if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
+            raise Usage(f"A session's name is one line of at most {_LONGEST_NAME} characters")
         for each in self._shelf.all():
+            if each.slug != slug and each.slug == name:
+                raise Usage(f'Session name "{name}" is already in use: it is the slug of another session')
             if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
                 raise Usage(f'Session name "{name}" is already in use')
 
@@ -144,7 +151,7 @@ class FileStore:
             raise Usage(f"A session's {unknown[0]} cannot be changed; {', '.join(sorted(_CHANGEABLE))} can")
         self._make_root()
         with alone(os.path.join(self._shelf.root, names.CHANGES)):
-            if facts.get("name"):
+            if facts.get("name") is not None:
                 self._free_name(facts["name"], session.slug)
             known = replace(self._shelf.at(session.path).session, **facts)
             where = os.path.join(session.path, names.FACTS)
@@ -216,8 +223,15 @@ def _preset(session: Session) -> tuple[Agent, str]:
         text = read_file(where).decode()
         return definitions.parse_preset(text, where, name=session.agent), preset_hash(text)
     except (OSError, UnicodeDecodeError, BadDefinition) as error:
-        reason = error.strerror if isinstance(error, OSError) else error
-        raise Failed(f"Failed to load preset from {session.path}: {reason}") from error
+        raise Failed(f"Failed to load preset from {session.path}") from error
+
+
+def _preset_problem(session: Session) -> list[str]:
+    try:
+        _preset(session)
+    except Failed as error:
+        return [f"{session.path}/{names.PRESET}: {error.__cause__}"]
+    return []
 
 
 def _entries(session: Session) -> tuple[list[Entry], list[str]]:

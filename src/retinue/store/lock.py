@@ -1,7 +1,7 @@
 """One owner per session: the kernel's lock on the folder, and the holder's name for whoever comes second."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
-# ruff: noqa: PTH116, PTH119, PTH123
+# ruff: noqa: PTH116, PTH119, PTH120, PTH123
 
 import fcntl
 import os
@@ -10,6 +10,7 @@ from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 
 from retinue.errors import Held, NotFound
+from retinue.store import names
 
 _LOCKS = "/proc/locks"
 
@@ -25,7 +26,7 @@ def hold(folder: str) -> int:
     except BlockingIOError as error:
         who = _holder(directory)
         os.close(directory)
-        raise Held(f"{os.path.basename(folder)} is open in {who}; end that process or wait") from error
+        raise Held(f"{_called(folder)} is open in {who}; end that process or wait") from error
     return directory
 
 
@@ -48,6 +49,12 @@ def alone(path: str) -> Generator[None]:
         yield
     finally:
         os.close(descriptor)
+
+
+def _called(folder: str) -> str:
+    """A session by its slug: the folder of a branch is not called after it."""
+    above = os.path.dirname(folder)
+    return os.path.basename(os.path.dirname(above) if os.path.basename(above) == names.BRANCHES else folder)
 
 
 def _holder(directory: int) -> str:

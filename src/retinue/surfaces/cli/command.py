@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from typing import Concatenate, ParamSpec
 
 import click
@@ -10,6 +11,7 @@ import click
 from retinue import app as application
 from retinue.app import App
 from retinue.domain.run import Run, Status, Waiting
+from retinue.errors import RetinueError
 from retinue.surfaces.cli.person import Person
 from retinue.surfaces.cli.terminal import Terminal
 
@@ -79,5 +81,11 @@ def plainly(work: Callable[Concatenate[Terminal, str | None, P], Awaitable[int |
 
 
 async def _remind(app: App, terminal: Terminal) -> None:
+    """The command has answered: a ledger that cannot be asked now takes nothing from that."""
+    with suppress(RetinueError):
+        await _reminded(app, terminal)
+
+
+async def _reminded(app: App, terminal: Terminal) -> None:
     if count := len(await app.interrupted()):
         terminal.note(f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33")

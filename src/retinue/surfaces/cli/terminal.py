@@ -92,13 +92,17 @@ class Terminal:
         _write(self.err, _painted(safe_text(text), colour, on=self.err) + "\n")
 
     def failure(self, error: RetinueError) -> None:
-        self.failed(error.code, str(error))
+        """What a sentence with a fixed wording rests on stands behind it, for people."""
+        cause = error.__cause__
+        why = str(cause) if isinstance(cause, RetinueError) and str(cause) not in str(error) else ""
+        self.failed(error.code, str(error), why=why)
 
-    def failed(self, code: str, message: str) -> None:
+    def failed(self, code: str, message: str, *, why: str = "") -> None:
         """The sentence for people, and with `--json` the value for programs."""
         if self.json:
             self.value({"error": {"code": code, "message": message}})
-        _write(self.err, _painted("retinue:", "31", on=self.err) + f" {safe_text(message)}\n")
+        sentence = f"{message} ({why})" if why else message
+        _write(self.err, _painted("retinue:", "31", on=self.err) + f" {safe_text(sentence)}\n")
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column], *, empty: str) -> None:
         """A list: an array for programs, an aligned table for people, and a word on what to do when empty."""
