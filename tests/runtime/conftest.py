@@ -74,7 +74,7 @@ class House:
         return found
 
     async def cancel(self, run: Run) -> Run:
-        return await control.cancel(run.id, self.ports, owner_lives=True)
+        return await control.cancel(run.id, self.ports, alive=lambda _: True)
 
     async def resume(self, run: Run) -> Run:
         """Takes up a run that another process left behind."""

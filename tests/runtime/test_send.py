@@ -110,6 +110,20 @@ async def test_a_queued_run_is_cancelled_without_ever_starting(world: Any):
         assert await house.entries(second) == []
 
 
+async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely_called_over(world: Any):
+    """Whoever cancels may have seen it before, when its owner was dead."""
+    async with world.open(says("Interrupted."), hold=True) as house:
+        run = await house.ask("Begin.")
+        await house.until("text.delta")
+    async with world.open(says("Taken up."), hold=True) as other, world.open() as house:
+        await recover.resume(run.id, other.ports, left_by=(await house.now(run)).owner)
+        await other.until("text.delta")
+        await control.cancel(run.id, house.ports, alive=world.alive.__contains__)
+        stopped = await asyncio.wait_for(other.ended(run), 10)
+        assert (stopped.status, stopped.text) == (Status.CANCELLED, "Take")
+        assert [entry.text for entry in await house.entries(run)][-1] == "Take"
+
+
 async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_it(world: Any):
     async with world.open(says("never"), hold=True, limits=Limits(max_live=1)) as house:
         await house.ask("Hold the slot.")
@@ -159,10 +173,10 @@ async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: Any)
         left = await house.ask("Begin.")
         await house.until("text.delta")
     async with world.open() as house:
-        stopped = await control.cancel(left.id, house.ports, owner_lives=False)
+        stopped = await control.cancel(left.id, house.ports, alive=lambda _: False)
         assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
         with pytest.raises(NotFound, match="there is no run 01NOBODY"):
-            await control.cancel("01NOBODY", house.ports, owner_lives=False)
+            await control.cancel("01NOBODY", house.ports, alive=lambda _: False)
         with pytest.raises(NotFound):
             await recover.resume("01NOBODY", house.ports, left_by="")
         with pytest.raises(Refused, match=r"has ended \(cancelled\)"):
@@ -173,5 +187,5 @@ async def test_a_run_of_another_living_process_is_asked_to_stop(world: Any):
     async with world.open(says("Half of it."), hold=True) as worker, world.open() as other:
         run = await worker.ask("Talk.")
         await worker.until("text.delta")
-        await control.cancel(run.id, other.ports, owner_lives=True)
+        await control.cancel(run.id, other.ports, alive=lambda _: True)
         assert (await worker.ended(run)).status is Status.CANCELLED

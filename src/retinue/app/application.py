@@ -186,7 +186,7 @@ class App:
 
     async def cancel(self, ref: str) -> Run:
         run = await self.find_run(ref)
-        return await control.cancel(run.id, self._ports, owner_lives=self._lives(run))
+        return await control.cancel(run.id, self._ports, alive=self._owner_lives)
 
     async def resume(self, ref: str | None = None) -> list[Run]:
         """Interrupted runs go on from their files."""
