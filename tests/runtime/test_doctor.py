@@ -52,7 +52,7 @@ async def test_words_that_the_ledger_does_not_know_stand(app: retinue.App, tmp_p
     """Shows: P18."""
     run = await app.run("Hello.", workspace=tmp_path)
     file = Path(run.path)
-    file.write_text(file.read_text().replace(run.id, run.id[:-1] + "X"))
+    file.write_text(file.read_text().replace(run.id, "01UNKNOWN"))
     told = await wrong(app)
     assert any("1 runs that the ledger does not know" in what for what in told)
     again = await app.run("And now?", session=run.session_id)

@@ -235,6 +235,7 @@ async def test_what_is_heard_on_the_way_is_told_and_what_was_discarded_is_not_ke
         told = [(event.kind, event.data.get("note") or event.data.get("text")) for event in house.events]
         live = [each for each in told if each[0] != "run.state" or each[1]]
         assert live == [
+            ("entry.saved", None),
             ("thinking.delta", "Hmm."),
             ("text.delta", "A false "),
             ("text.discarded", None),

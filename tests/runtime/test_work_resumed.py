@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Status
-from retinue.domain.transcript import Notice, dangling
+from retinue.domain.transcript import Notice, Returned, dangling
 from retinue.errors import Held, Refused
 from retinue.ports import Call, Ledger, Tool, Tx
 from retinue.runtime import recover
@@ -236,7 +236,7 @@ async def test_the_last_turn_stays_the_last_when_the_process_dies_on_it(world: A
     made: list[str] = []
 
     def dies(event: Event) -> None:
-        if event.kind == "entry.saved":
+        if event.kind == "entry.saved" and event.data["of"] == "agent":
             raise asyncio.CancelledError
 
     async with world.open(
@@ -276,3 +276,18 @@ async def test_a_torn_tail_is_told_when_the_session_is_opened_again(world: Any):
         kept = next(path.parent.glob("session.md.torn-*"))
         assert (run.status, len(notes), str(kept) in notes[0]) == (Status.DONE, 1, True)
         assert "Half of" in kept.read_text()
+
+
+async def test_a_result_that_a_person_took_out_is_not_made_up_anew(world: Any):
+    """The model has spoken since: an old call without a result is history, and gets no second answer at the end."""
+    made: list[str] = []
+    async with world.open(calls(("act", "{}")), says("Done."), tools=[comes_back(made, "once")]) as house:
+        run = await house.run("Act.")
+    path = Path(run.path)
+    text = path.read_text()
+    start = text.index("<!-- result")
+    path.write_text(text[:start] + text[text.index("<!-- agent", start) :])
+    async with world.open(says("Noted."), tools=[comes_back(made, "once")]) as house:
+        session = await house.store.find(run.session_id)
+        await house.run("And now?", session=session)
+        assert [each for each in await house.entries(run) if isinstance(each, Returned)] == []

@@ -22,10 +22,11 @@ NOT_ANSWERED = "Interrupted: this call was not answered. Nothing is known of its
 
 
 def unanswered(entries: Sequence[Entry], run: Run, ports: Ports) -> tuple[list[Called], list[Returned]]:
-    """Calls to make again (this run's, of tools that bear it), and results for those never made again."""
+    """Calls to make again (this run's, of tools that bear it), and results for those never made again. A call whose
+    result a person took out, and after which the model has spoken again, is history: it is not answered anew."""
     again: list[Called] = []
     told: list[Returned] = []
-    for called in dangling(entries):
+    for called in dangling(_since_last_reply(entries)):
         tool = ports.tools.get(called.tool)
         ours = called.run == run.id
         if ours and (tool is None or tool.effect is not Effect.ONCE):
@@ -35,6 +36,14 @@ def unanswered(entries: Sequence[Entry], run: Run, ports: Ports) -> tuple[list[C
                 Returned(of=called.id, text=INTERRUPTED if ours else NOT_ANSWERED, ok=False, run=run.id)
             )
     return again, told
+
+
+def _since_last_reply(entries: Sequence[Entry]) -> Sequence[Entry]:
+    for at in range(len(entries) - 1, -1, -1):
+        entry = entries[at]
+        if isinstance(entry, Said) and entry.by == "agent":
+            return entries[at:]
+    return entries
 
 
 def recounted(run: Run, entries: Sequence[Entry]) -> Run:

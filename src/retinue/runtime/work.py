@@ -24,6 +24,7 @@ CANCELLED = "cancelled"
 """How an entry ends whose words were cut off."""
 RESUMED = "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
 TORN = "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
+COUNTS_SECONDS = 1.0
 PATIENCE = 20
 MOMENT_SECONDS = 0.05
 AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
@@ -106,13 +107,14 @@ class _Work:
         self.bad = 0
         self.last: tuple[str, str] = ("", "")
         self.same = 0
+        self.kept_at = ports.chance.now()
 
     async def done(self) -> Outcome:
         session = await _place(self.run, self.ports)
         async with AsyncExitStack() as stack:
             talk = await self._opened(session, stack)
             if talk.torn:
-                self._tell("run.state", phase="wait", note=TORN.format(where=talk.torn))
+                self._tell("run.state", phase="wait", note=TORN.format(where=talk.torn), torn=talk.torn)
             try:
                 async with asyncio.timeout(self._seconds_left()):
                     return await self._conversed(talk)
@@ -153,9 +155,17 @@ class _Work:
             await talk.refresh()
             reply = await self._turn(talk, plan)
             said, calls = await self._saved(reply, talk)
+            await self._kept()
             if outcome := await self._over(said, talk, plan):
                 return outcome
             await self._called(calls, talk, plan)
+
+    async def _kept(self) -> None:
+        """Whoever looks at a live run sees its counts, not much older than this."""
+        now = self.ports.chance.now()
+        if (now - self.kept_at).total_seconds() >= COUNTS_SECONDS:
+            self.kept_at = now
+            await _keep_counts(self.run, self.ports)
 
     async def _asked(self, talk: Conversation) -> None:
         """The task stands in the file before any request: the request is built from the file."""
@@ -173,6 +183,7 @@ class _Work:
                 await talk.take_typed(task)
         else:
             await talk.append(task)
+        self._tell("entry.saved", entry=run.id, of="user")
 
     async def _turn(self, talk: Conversation, plan: Plan) -> Reply:
         self._forget()
@@ -245,7 +256,7 @@ class _Work:
         self._forget()
         model = _named(self.run.model, said.model)
         self.run = self.run.turned(said.usage, calls=said.calls, text=text, model=model)
-        self._tell("entry.saved", entry=said.id)
+        self._tell("entry.saved", entry=said.id, of="agent")
 
     async def _over(self, said: Said, talk: Conversation, plan: Plan) -> Outcome | None:
         """Whether the run has ended, and how. A reply that calls tools never ends it."""
@@ -300,6 +311,7 @@ class _Work:
         if not returned.ok and not _runnable(called, self.ports):
             self.bad += 1
         await talk.append(returned)
+        self._tell("entry.saved", entry=called.id, of="result")
         await talk.log_tool(called, returned)
         self._tell("tool.ended", tool=called.tool, call=called.id, ok=returned.ok, ms=returned.ms)
 

@@ -115,7 +115,9 @@ class Follower:
             self._note(f"{self._who(event)}{event.data['tool']} did not work")
 
     def on_state(self, event: Event) -> None:
-        if note := event.data.get("note"):
+        if event.data.get("torn"):
+            self.terminal.note(f"{self._who(event)}{event.data['note']}", colour="33")
+        elif note := event.data.get("note"):
             self._note(f"{self._who(event)}{note}")
 
     def on_ended(self, event: Event) -> None:
