@@ -125,11 +125,12 @@ async def test_killed_during_a_tool_the_call_is_repeated_only_where_that_is_harm
     async with ModelServer(by_history(calls(("act", {}), text="I act."), reply("Done."))) as server:
         machine.serves(server)
         process = await machine.started("run", "Act")
-        await machine.killed(process, (machine.folder / "marks.txt").exists)
+        marked = machine.folder / "marks.txt"
+        await machine.killed(process, lambda: marked.exists() and "acted" in marked.read_text())
         (machine.folder / "hold").unlink()
         run = await resumed(machine)
         assert (run["text"], run["turns"], run["tool_calls"]) == ("Done.", 2, 1)
-        assert (machine.folder / "marks.txt").read_text().count("acted") == marks
+        assert marked.read_text().count("acted") == marks
         assert ("Outcome unknown" in machine.transcript) == (effect == "once")
         assert [request.turns for request in server.requests] == [0, 1]
 
