@@ -11,8 +11,8 @@ from retinue.domain.agent import Agent
 from retinue.errors import BadDefinition
 from retinue.store import abroad, definitions, toolnames, values, wild
 from retinue.store.dialects import Verdict
-from retinue.store.fields import ALIASES, NATIVE, Partial, Reading, interpret, merged
-from retinue.store.layers import built_in_texts, prompted
+from retinue.store.fields import ALIASES, KNOWN, NATIVE, Partial, Reading, interpret, merged
+from retinue.store.layers import as_it_stands, built_in_texts, prompted
 from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
@@ -60,6 +60,8 @@ class Checked:
     problems: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
     """Keys whose value is no YAML as written, and was taken as plain text."""
+    stands: str = ""
+    """Why the file would not load as it stands, without an import; empty when it would."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -127,6 +129,9 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
     ready = abroad.prepared(found.keys, found.mended, found.path.stem)
     partial, readings = interpret(ready.keys)
     problems = [str(each.wrong) for each in readings if each.wrong is not None and _limits(each.key)]
+    problems += [
+        f"{each.key}: is not a known field{_meant(each.key)}" for each in readings if _near_limit(each)
+    ]
     name = str(partial.pop("name", None) or values.slugged(found.path.stem) or "agent")
     agent: Agent | None = None
     try:
@@ -140,8 +145,10 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         else _verdict(said[key], value, ready.notes.get(key, ""))
         for key, value in found.keys.items()
     )
+    stands = _as_it_stands(found)
     checked = Checked(
         path=where,
+        stands=stands,
         ok=not problems,
         name=name,
         dialect=_dialect(found.keys),
@@ -166,6 +173,22 @@ def _agent(found: wild.Found, partial: Partial, name: str) -> Agent:
 
 def _limits(key: str) -> bool:
     return ALIASES.get(key, key) in _LIMITING
+
+
+def _near_limit(reading: Reading) -> bool:
+    """A misspelt field that takes rights away would leave an agent with all of them, were it only kept for show."""
+    return reading.unknown and any(_limits(known) and values.misspells(reading.key, known) for known in KNOWN)
+
+
+def _meant(key: str) -> str:
+    return values.hint(key, KNOWN)
+
+
+def _as_it_stands(found: wild.Found) -> str:
+    if found.place or found.path.suffix not in (".md", ".json"):
+        return "is not a definition file of ours"
+    bad = as_it_stands(found.path)
+    return "" if bad is None else bad.problem
 
 
 def _kept(readings: list[Reading], already: Mapping[str, Any]) -> Partial:

@@ -129,6 +129,12 @@ def write(path: Path, text: str, *, replace: bool) -> None:
         temporary.unlink(missing_ok=True)
 
 
+def as_it_stands(path: Path) -> BadDefinition | None:
+    """Why a file in the agents folder would not load; None when it would."""
+    found = _layer_or_bad(path)
+    return found if isinstance(found, BadDefinition) else None
+
+
 def _layer_or_bad(path: Path) -> Layer | BadDefinition:
     """What a file says, or why it says nothing; either is kept until the file changes."""
     try:

@@ -38,6 +38,20 @@ def nearest(word: str, known: Iterable[str]) -> str:
     return choices[close[0]] if close else ""
 
 
+_A_PAIR = 2
+
+
+def misspells(word: str, known: str) -> bool:
+    """Whether a word is surely meant as the known one: other capitals, one letter wrong, or two letters swapped. One
+    letter more or less makes another word too often."""
+    ours, theirs = word.lower(), known.lower()
+    if len(ours) != len(theirs):
+        return False
+    wrong = [(mine, meant) for mine, meant in zip(ours, theirs, strict=True) if mine != meant]
+    swapped = sorted(mine for mine, _ in wrong) == sorted(meant for _, meant in wrong)
+    return len(wrong) <= 1 or (len(wrong) == _A_PAIR and swapped)
+
+
 def hint(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown word."""
     known = list(known)

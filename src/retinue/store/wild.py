@@ -20,6 +20,9 @@ MAX_FILES = 10_000
 _LISTS = ("agents", "agent", "customModes")
 """Keys under which one file keeps several definitions."""
 _LATER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
+_INNER_KEY = re.compile(
+    r"[ \t]*(?:<<|tools|disallowedTools|disallowed-tools|tool_allow|tool_deny|model|permissions?|paths|readonly)[ \t]*:[ \t]"
+)
 _TOP_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+(.*))?\Z")
 
 
@@ -149,6 +152,10 @@ def by_lines(front: str, mistake: Mistake) -> tuple[dict[str, Any], tuple[str, .
         try:
             found[key] = strict_yaml.document("\n".join((f"{key}: {rest}".rstrip(), *more))).value[key]
         except (Mistake, KeyError, TypeError):
+            if swallowed := _swallowed(more):
+                raise Mistake(
+                    mistake.line + 1, f"'{swallowed[:60]}' looks like a field and stands inside '{key}'"
+                ) from None
             found[key] = _as_text(rest, more)
             mended.append(key)
     if not found:
@@ -173,6 +180,16 @@ def _chunks(front: str) -> Iterator[tuple[str, str, list[str]]]:
         key, rest, more = match.group(1), match.group(2) or "", []
     if key:
         yield key, rest, more
+
+
+def _swallowed(more: list[str]) -> str:
+    """A line of a text that is a field gone astray: taken as words it would take its meaning with it."""
+    example = False
+    for line in more:
+        if not example and _INNER_KEY.match(line):
+            return line.strip()
+        example = line.rfind("<example>") > line.rfind("</example>") or (example and "</example>" not in line)
+    return ""
 
 
 def _as_text(rest: str, more: list[str]) -> str:

@@ -139,6 +139,7 @@ def _checked(one: foreign.Checked) -> dict[str, Any]:
         "fields": [_field(field) for field in one.fields],
         "problems": list(one.problems),
         "mended": list(one.mended),
+        "stands": one.stands or None,
     }
 
 
@@ -160,6 +161,10 @@ def _tell(terminal: Terminal, one: foreign.Checked) -> None:
         terminal.rows([_field(field) for field in one.fields], CHECK_COLUMNS, empty="")
     for problem in one.problems:
         terminal.line(f"problem: {problem}")
+    if one.stands and one.ok:
+        terminal.line(
+            f"does not load as it stands: {one.stands}; `retinue agents import` writes one that does"
+        )
 
 
 def _row(defined: Defined) -> dict[str, Any]:
