@@ -5,6 +5,7 @@ import json
 import signal
 import sys
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -58,14 +59,17 @@ class Machine:
 
     @property
     def transcript(self) -> str:
-        return "".join(path.read_text() for path in Path(self.env["RETINUE_HOME"]).rglob("session.md"))
+        """The sessions that are there; one that is still being made has a name with a dot, and is not there yet."""
+        home = Path(self.env["RETINUE_HOME"])
+        return "".join(path.read_text() for path in home.glob("sessions/[!.]*/branches/*/session.md"))
 
     async def killed(self, process: asyncio.subprocess.Process, when: Callable[[], bool]) -> None:
         async with asyncio.timeout(PATIENCE):
             while not when():
                 assert process.returncode is None, await process.communicate()
                 await asyncio.sleep(0.002)
-        process.send_signal(signal.SIGKILL)
+        with suppress(ProcessLookupError):  # it may have come to its end by itself
+            process.send_signal(signal.SIGKILL)
         await process.communicate()
 
 

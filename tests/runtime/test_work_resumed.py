@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Notice, Returned, dangling
+from retinue.engine.chance import system_chance
 from retinue.errors import Held, Refused
 from retinue.ports import Call, Ledger, Tool, Tx
 from retinue.runtime import recover
@@ -207,10 +210,10 @@ async def test_of_two_processes_that_saw_the_owner_die_only_one_takes_the_run(wo
 async def test_the_deadline_counts_from_the_first_start_and_survives_the_death(world: Any):
     begun = asyncio.Event()
     async with world.open(calls(("act", "{}")), tools=[waits_for_ever(begun, "read")]) as house:
-        run = await house.ask("Act.", deadline_seconds=0.5)
+        run = await house.ask("Act.", deadline_seconds=3600)
         await begun.wait()
-    await asyncio.sleep(0.5)
-    async with world.open(says("never"), tools=[comes_back([], "read")]) as house:
+    an_hour_later = replace(system_chance(), now=lambda: datetime.now(UTC) + timedelta(hours=1))
+    async with world.open(says("never"), tools=[comes_back([], "read")], chance=an_hour_later) as house:
         ended = await house.resume(run)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
         assert house.driver.asked == []
