@@ -10,6 +10,7 @@ from typing import Any
 
 from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
 from retinue.app.log import log_line
+from retinue.app.sessions import LIVE, Sessions
 from retinue.app.wiring import Question, bounds_of, check_model, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.agent import Agent
@@ -19,13 +20,12 @@ from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.scope import Scope, Verdict, compile_scope
 from retinue.domain.session import Session
-from retinue.domain.session import as_json as session_as_json
-from retinue.domain.transcript import Entry, Said
+from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import BadDefinition, NotFound, Refused, RetinueError, Usage
+from retinue.errors import BadDefinition, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control, guard
@@ -39,10 +39,9 @@ from retinue.store.files import FileStore
 from retinue.store.frontmatter import with_paths
 
 DEFAULT_AGENT = "general"
-LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
 
-class App:
+class App(Sessions):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -57,7 +56,7 @@ class App:
         self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
-        self.store = FileStore(config.home / "sessions", chance)
+        super().__init__(FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives)
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
         )
@@ -218,67 +217,6 @@ class App:
             raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
         return found[0]
 
-    # sessions
-
-    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
-        return await self.store.sessions(agent=agent, children=children)
-
-    async def session(self, ref: str) -> Session:
-        return await self.store.find(ref)
-
-    async def session_json(self, ref: str) -> dict[str, Any]:
-        """The shape that `sessions show --json` prints."""
-        session = await self.store.find(ref)
-        entries, problems = await self.store.entries(session)
-        running = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
-        return session_as_json(session) | {
-            "status": str(running[0].status) if running else "idle",
-            "entries": len(entries),
-            "announcements": [],
-            "preset": await self._preset_rules(session),
-            "problems": [*problems, *await self.store.problems(session)],
-        }
-
-    async def _preset_rules(self, session: Session) -> str:
-        """Which definition a session obeys: `live`, its own since a person `edited` it, or its `own` as a child."""
-        if not session.top:
-            return "own"
-        try:
-            _, now = await self.store.preset(session)
-        except RetinueError:
-            return "unreadable"
-        return "live" if now == session.preset_hash else "edited"
-
-    async def entries(self, ref: str) -> list[Entry]:
-        entries, _ = await self.store.entries(await self.store.find(ref))
-        return entries
-
-    async def rename(self, ref: str, name: str) -> Session:
-        return await self.store.change(await self.store.find(ref), name=name)
-
-    async def pin(self, ref: str) -> Session:
-        return await self.store.change(await self.store.find(ref), pinned_at=self._ports.chance.now())
-
-    async def unpin(self, ref: str) -> Session:
-        return await self.store.change(await self.store.find(ref), pinned_at=None)
-
-    async def clear(self, ref: str) -> Session:
-        session = await self.store.find(ref)
-        await self._no_live_run(session)
-        return await self.store.clear(session)
-
-    async def delete(self, ref: str) -> Session:
-        """Put aside under another name, not destroyed."""
-        session = await self.store.find(ref)
-        await self._no_live_run(session)
-        await self.store.delete(session)
-        return session
-
-    async def branch(
-        self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
-    ) -> Session:
-        return await self.store.branch(await self.store.find(ref), at=at, include=include, name=name)
-
     # what agents may use
 
     async def tools(
@@ -370,11 +308,6 @@ class App:
                 return last.text
         where = f"{session.path}/session.md"
         raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
-
-    async def _no_live_run(self, session: Session) -> None:
-        for run in await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
-            if self._lives(run):
-                raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
 
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))

@@ -4,22 +4,22 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
-from retinue.domain.limits import MAX_BAD_CALLS, MAX_EMPTY_REPLIES
-from retinue.domain.redact import Veil
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Notice, Returned, Said
-from retinue.domain.turn import Delta, Reply, Request, Stop
-from retinue.errors import Cancelled, Held, ModelFailed, NoRoom, NotFound, RetinueError, TimedOut
+from retinue.domain.turn import Reply, Request, Stop
+from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
 from retinue.runtime import guard
 from retinue.runtime.announce import end, told
+from retinue.runtime.hearing import Hearing
+from retinue.runtime.outcome import Outcome, failure
+from retinue.runtime.patience import Patience
 from retinue.runtime.prepare import Plan, prepare
 from retinue.runtime.recover import at_rest, conclusion, recounted, unanswered
 
-EMPTY = "Your last reply was empty. Answer, or call a tool."
 CANCELLED = "cancelled"
 """How an entry ends whose words were cut off."""
 RESUMED = "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
@@ -27,14 +27,6 @@ TORN = "the end of the file was cut short by a crash; it was never acknowledged 
 COUNTS_SECONDS = 1.0
 PATIENCE = 20
 MOMENT_SECONDS = 0.05
-AGAIN = "You have made this very call {n} times in a row, and its answer will not change. Do something else, or answer."
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Outcome:
-    status: Status
-    reason: Reason | None = None
-    error: str = ""
 
 
 async def work(run_id: str, ports: Ports) -> None:
@@ -42,15 +34,15 @@ async def work(run_id: str, ports: Ports) -> None:
     run = await ports.ledger.look(lambda tx: tx.run(run_id))
     if run is None:
         raise NotFound(f"there is no run {run_id}")
-    job = _Work(run, ports)
+    this = _Work(run, ports)
     try:
-        outcome = await job.done()
+        outcome = await this.done()
     except asyncio.CancelledError:
-        await _keep_counts(job.run, ports)
+        await _keep_counts(this.run, ports)
         raise
     except RetinueError as error:
         outcome = failure(error)
-    await end(job.run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
+    await end(this.run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
 
 
 async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
@@ -59,21 +51,6 @@ async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
     if run is not None:
         outcome = failure(error)
         await end(run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
-
-
-def failure(error: BaseException) -> Outcome:
-    """Each error's end: what is not ours is a crash, told by name."""
-    if isinstance(error, Cancelled):
-        return Outcome(status=Status.CANCELLED, reason=Reason.USER_CANCEL, error=str(error))
-    if isinstance(error, TimedOut):
-        return Outcome(status=Status.TIMED_OUT, reason=Reason.DEADLINE, error=str(error))
-    if isinstance(error, ModelFailed):
-        return Outcome(status=Status.FAILED, reason=Reason(error.reason), error=str(error))
-    if isinstance(error, NoRoom):
-        return Outcome(status=Status.FAILED, reason=Reason.DISK, error=str(error))
-    if isinstance(error, RetinueError):
-        return Outcome(status=Status.FAILED, reason=Reason.CONFIG, error=str(error))
-    return Outcome(status=Status.FAILED, reason=Reason.CRASHED, error=f"{type(error).__name__}: {error}")
 
 
 async def _keep_counts(run: Run, ports: Ports) -> None:
@@ -101,12 +78,8 @@ class _Work:
     def __init__(self, run: Run, ports: Ports) -> None:
         self.run = run
         self.ports = ports
-        self.heard: list[str] = []
-        self.veil = Veil(ports.redact)
-        self.empty = 0
-        self.bad = 0
-        self.last: tuple[str, str] = ("", "")
-        self.same = 0
+        self.hearing = Hearing(ports.redact, self._tell)
+        self.patience = Patience(ports.limits)
         self.kept_at = ports.chance.now()
 
     async def done(self) -> Outcome:
@@ -186,7 +159,7 @@ class _Work:
         self._tell("entry.saved", entry=run.id, of="user")
 
     async def _turn(self, talk: Conversation, plan: Plan) -> Reply:
-        self._forget()
+        self.hearing.forget()
         self._tell("run.state", phase="wait")
         request = Request(
             model=plan.model,
@@ -196,24 +169,7 @@ class _Work:
             entries=talk.entries,
             memo=talk.memo,
         )
-        return await self.ports.driver.turn(request, self._hear)
-
-    def _hear(self, delta: Delta) -> None:
-        if delta.discarded:
-            self._forget()
-            self._tell("text.discarded")
-        elif delta.text:
-            self.heard.append(delta.text)
-            if shown := self.veil.shown(delta.text):
-                self._tell("text.delta", text=shown)
-        elif delta.thinking:
-            self._tell("thinking.delta", text=self.ports.redact(delta.thinking))
-        elif delta.waiting:
-            self._tell("run.state", phase="model", note=delta.waiting)
-
-    def _forget(self) -> None:
-        self.heard = []
-        self.veil = Veil(self.ports.redact)
+        return await self.ports.driver.turn(request, self.hearing.hear)
 
     async def _saved(self, reply: Reply, talk: Conversation) -> tuple[Said, list[Called]]:
         """A reply and its calls are one write: either all of it was said, or nothing."""
@@ -251,9 +207,7 @@ class _Work:
         return said, calls
 
     def _took(self, said: Said, text: str) -> None:
-        if rest := self.veil.rest():
-            self._tell("text.delta", text=rest)
-        self._forget()
+        self.hearing.finish()
         model = _named(self.run.model, said.model)
         self.run = self.run.turned(said.usage, calls=said.calls, text=text, model=model)
         self._tell("entry.saved", entry=said.id, of="agent")
@@ -270,19 +224,14 @@ class _Work:
             return None
         if said.text.strip():
             return Outcome(status=Status.DONE)
-        self.empty += 1
-        if self.empty >= MAX_EMPTY_REPLIES:
-            return Outcome(
-                status=Status.FAILED, reason=Reason.STUCK, error=f"{self.empty} empty replies in a row"
-            )
-        await talk.append(self._notice("nudge", EMPTY))
+        await talk.append(self._notice("nudge", self.patience.with_silence()))
         return None
 
     async def _called(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
         """Calls of one turn run side by side; each result is on disk before the next request."""
         if not calls:
             return
-        self.empty = 0
+        self.patience.with_calls()
         self._tell("run.state", phase="tool", calls=len(calls), total=self.run.tool_calls)
         most = self.ports.limits.max_calls_per_turn
         if len(calls) == 1:
@@ -292,8 +241,7 @@ class _Work:
         if rest := calls[most:]:
             note = f"This call did not run: {most} calls in one turn is the limit."
             await talk.append(*(self._returned(called, note) for called in rest))
-        if self.bad > MAX_BAD_CALLS:
-            raise ModelFailed(f"{self.bad} calls that could not run", reason="stuck")
+        self.patience.spent()
 
     async def _abreast(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
         try:
@@ -305,34 +253,28 @@ class _Work:
 
     async def _one(self, called: Called, talk: Conversation, plan: Plan) -> None:
         self._tell("tool.started", tool=called.tool, call=called.id, args=called.args)
-        returned = self._looped(called) or await guard.call(
-            called, run=self.run, session=talk.session, scope=plan.scope, files=plan.files, ports=self.ports
-        )
+        if told_off := self.patience.with_call(called):
+            returned = self._returned(called, told_off)
+        else:
+            returned = await guard.call(
+                called,
+                run=self.run,
+                session=talk.session,
+                scope=plan.scope,
+                files=plan.files,
+                ports=self.ports,
+            )
         if not returned.ok and not _runnable(called, self.ports):
-            self.bad += 1
+            self.patience.with_impossible()
         await talk.append(returned)
         self._tell("entry.saved", entry=called.id, of="result")
         await talk.log_tool(called, returned)
         self._tell("tool.ended", tool=called.tool, call=called.id, ok=returned.ok, ms=returned.ms)
 
-    def _looped(self, called: Called) -> Returned | None:
-        """The same call for ever: first a word, then the end."""
-        this = (called.tool, called.args)
-        self.same = self.same + 1 if this == self.last else 1
-        self.last = this
-        most = self.ports.limits.identical_calls
-        if self.same <= most:
-            return None
-        if self.same > 2 * most:
-            raise ModelFailed(f"the same call to {called.tool} {self.same} times in a row", reason="stuck")
-        return self._returned(called, AGAIN.format(n=self.same))
-
     async def _left(self, talk: Conversation) -> None:
         """Whatever ended the work: words already heard are kept, and the file is left ready for a person."""
         try:
-            if self.heard:
-                partial = self.ports.redact("".join(self.heard))
-                self.heard = []
+            if partial := self.hearing.partial():
                 await talk.append(
                     Said(
                         id=self.ports.chance.entry_id(),
