@@ -1,0 +1,90 @@
+"""What a surface asks about conversations, and does to them without a run."""
+
+from collections.abc import Callable
+from typing import Any
+
+from retinue.domain.run import Run, Status
+from retinue.domain.session import Session
+from retinue.domain.session import as_json as session_as_json
+from retinue.domain.transcript import Entry
+from retinue.errors import Refused, RetinueError
+from retinue.ports import Chance, Ledger
+from retinue.store.files import FileStore
+
+LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+
+
+class Sessions:
+    """The half of the application that needs no model."""
+
+    def __init__(
+        self, store: FileStore, ledger: Ledger, chance: Chance, lives: Callable[[Run], bool]
+    ) -> None:
+        self.store = store
+        self.ledger = ledger
+        self.chance = chance
+        self.lives = lives
+
+    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
+        return await self.store.sessions(agent=agent, children=children)
+
+    async def session(self, ref: str) -> Session:
+        return await self.store.find(ref)
+
+    async def session_json(self, ref: str) -> dict[str, Any]:
+        """The shape that `sessions show --json` prints."""
+        session = await self.store.find(ref)
+        entries, problems = await self.store.entries(session)
+        running = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
+        return session_as_json(session) | {
+            "status": str(running[0].status) if running else "idle",
+            "entries": len(entries),
+            "announcements": [],
+            "preset": await self._preset_rules(session),
+            "problems": [*problems, *await self.store.problems(session)],
+        }
+
+    async def _preset_rules(self, session: Session) -> str:
+        """Which definition a session obeys: `live`, its own since a person `edited` it, or its `own` as a child."""
+        if not session.top:
+            return "own"
+        try:
+            _, now = await self.store.preset(session)
+        except RetinueError:
+            return "unreadable"
+        return "live" if now == session.preset_hash else "edited"
+
+    async def entries(self, ref: str) -> list[Entry]:
+        entries, _ = await self.store.entries(await self.store.find(ref))
+        return entries
+
+    async def rename(self, ref: str, name: str) -> Session:
+        return await self.store.change(await self.store.find(ref), name=name)
+
+    async def pin(self, ref: str) -> Session:
+        return await self.store.change(await self.store.find(ref), pinned_at=self.chance.now())
+
+    async def unpin(self, ref: str) -> Session:
+        return await self.store.change(await self.store.find(ref), pinned_at=None)
+
+    async def clear(self, ref: str) -> Session:
+        session = await self.store.find(ref)
+        await self._no_live_run(session)
+        return await self.store.clear(session)
+
+    async def delete(self, ref: str) -> Session:
+        """Put aside under another name, not destroyed."""
+        session = await self.store.find(ref)
+        await self._no_live_run(session)
+        await self.store.delete(session)
+        return session
+
+    async def branch(
+        self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
+    ) -> Session:
+        return await self.store.branch(await self.store.find(ref), at=at, include=include, name=name)
+
+    async def _no_live_run(self, session: Session) -> None:
+        for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
+            if self.lives(run):
+                raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")

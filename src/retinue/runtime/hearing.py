@@ -1,0 +1,45 @@
+"""What is heard of a reply while it comes: told in pieces, and kept until the whole of it is on disk."""
+
+from collections.abc import Callable
+
+from retinue.domain.redact import Redactor, Veil
+from retinue.domain.turn import Delta
+
+
+class Hearing:
+    """One reply on its way. Listeners get its words redacted; what was discarded is forgotten."""
+
+    def __init__(self, redact: Redactor, tell: Callable[..., None]) -> None:
+        self._redact = redact
+        self._tell = tell
+        self._heard: list[str] = []
+        self._veil = Veil(redact)
+
+    def hear(self, delta: Delta) -> None:
+        if delta.discarded:
+            self.forget()
+            self._tell("text.discarded")
+        elif delta.text:
+            self._heard.append(delta.text)
+            if shown := self._veil.shown(delta.text):
+                self._tell("text.delta", text=shown)
+        elif delta.thinking:
+            self._tell("thinking.delta", text=self._redact(delta.thinking))
+        elif delta.waiting:
+            self._tell("run.state", phase="model", note=delta.waiting)
+
+    def finish(self) -> None:
+        """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""
+        if rest := self._veil.rest():
+            self._tell("text.delta", text=rest)
+        self.forget()
+
+    def forget(self) -> None:
+        self._heard = []
+        self._veil = Veil(self._redact)
+
+    def partial(self) -> str:
+        """Words of a reply that never became whole, once."""
+        text = self._redact("".join(self._heard))
+        self.forget()
+        return text
