@@ -53,6 +53,7 @@ async def main(root, seed):
     print("open", flush=True)
     while True:
         await store.create(NewSession(agent="x", preset="---\\n---\\nP\\n", preset_hash="", workspace=Workspace(root="/")))
+        print("made", flush=True)
 
 asyncio.run(main(*sys.argv[1:]))
 """
@@ -78,11 +79,14 @@ async def started(program: str, *arguments: str) -> asyncio.subprocess.Process:
     return process
 
 
-async def killed(process: asyncio.subprocess.Process) -> list[str]:
-    """What it had been told by then."""
+async def killed(process: asyncio.subprocess.Process, *, lines: int = 0, then: float = 0) -> list[str]:
+    """What it had been told by then: so many lines at least, and whatever came in the seconds after them."""
+    assert process.stdout is not None
+    first = b"".join([await process.stdout.readline() for _ in range(lines)])
+    await asyncio.sleep(then)
     process.kill()
     said, _ = await process.communicate()
-    return said.decode().rpartition("\n")[0].split()
+    return (first + said).decode().rpartition("\n")[0].split()
 
 
 async def test_no_acknowledged_entry_is_lost_however_the_writer_dies(store: FileStore):
@@ -92,8 +96,7 @@ async def test_no_acknowledged_entry_is_lost_however_the_writer_dies(store: File
     acknowledged: list[str] = []
     for seed in range(1, 7):
         process = await started(WRITER, str(store.root), session.id, str(seed))
-        await asyncio.sleep(chance.uniform(0.02, 0.15))
-        acknowledged += await killed(process)
+        acknowledged += await killed(process, lines=4, then=chance.uniform(0, 0.13))
         entries, _ = await store.entries(session)
         there = [each.id if isinstance(each, Called | Said) else f"r{each.id}" for each in entries]
         assert len(set(there)) == len(there)
@@ -120,12 +123,12 @@ async def test_a_dead_owner_frees_the_session_at_once_and_a_living_one_is_named(
 async def test_a_killed_maker_leaves_no_half_session(store: FileStore):
     """Shows: P32."""
     chance = random.Random(11)
+    told: list[str] = []
     for seed in range(1, 4):
         process = await started(MAKER, str(store.root), str(seed))
-        await asyncio.sleep(chance.uniform(0.01, 0.05))
-        await killed(process)
+        told += await killed(process, lines=1, then=chance.uniform(0, 0.05))
     made = await store.sessions()
-    assert made
+    assert len(made) >= len(told) >= 3
     for session in made:
         assert await store.problems(session) == ()
         assert sorted(path.name for path in Path(session.path).iterdir()) == [
