@@ -12,6 +12,17 @@ RUN_KEYS = [
     "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "error",
     "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children",
 ]  # fmt: skip
+HELD = '''
+import os, time
+from retinue import tool
+
+@tool(effect="read")
+def work() -> str:
+    """Works as long as it is held."""
+    while os.path.exists("hold"):
+        time.sleep(0.01)
+    return "worked"
+'''
 
 
 def test_run_prints_the_words_and_tells_where_they_are_kept(retinue: Any):
@@ -207,20 +218,31 @@ def test_a_child_is_spawned_below_its_parent_with_its_own_paths(retinue: Any):
 
 
 def test_wait_joins_a_run_of_another_process(retinue: Any, eventually: Any):
-    retinue.plays([{"text": "At last.", "delay": 1.5}])
+    (retinue.folder / "held.py").write_text(HELD)
+    (retinue.folder / "hold").touch()
+    (Path(retinue.env["RETINUE_CONFIG"]) / "config.json").write_text('{"tools": ["held:work"]}')
+    retinue.env["PYTHONPATH"] = str(retinue.folder)
+    retinue.plays([{"tools": [{"tool": "work", "args": {}}]}, "At last."])
     retinue.started("run", "slowly")
     live = eventually(lambda: retinue("runs", "list", "--json").json)
-    waited = retinue("wait", live[0]["run_id"], "--json")
-    assert (waited.code, waited.json[0]["status"], waited.json[0]["text"]) == (0, "done", "At last.")
+    waiting = retinue.started("wait", live[0]["run_id"], "--json")
+    owners = Path(retinue.env["RETINUE_HOME"]) / "owners"
+    eventually(lambda: len(list(owners.iterdir())) == 2)
+    assert waiting.poll() is None
+    (retinue.folder / "hold").unlink()
+    out, err = waiting.communicate(timeout=30)
+    assert waiting.returncode == 0, err
+    assert [(run["status"], run["text"]) for run in json.loads(out)] == [("done", "At last.")]
 
 
 def test_a_killed_run_is_told_of_and_goes_on(retinue: Any, eventually: Any):
-    retinue.plays([{"text": "Done after all.", "delay": 2}])
+    retinue.plays([{"text": "Never said.", "delay": 60}])
     process = retinue.started("run", "survive", "--json")
     eventually(lambda: [run for run in retinue("runs", "list", "--json").json if run["status"] == "running"])
     process.send_signal(signal.SIGKILL)
     process.wait(30)
     assert "1 run interrupted: retinue runs resume" in retinue("sessions", "list").err
+    retinue.plays(["Done after all."])
     resumed = retinue("runs", "resume", "--json")
     assert (resumed.code, [run["text"] for run in resumed.json]) == (0, ["Done after all."])
     assert "interrupted" not in retinue("sessions", "list").err
