@@ -60,7 +60,7 @@ async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls
 
 async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world: Any):
     async with world.open(says("Half of this is heard."), hold=True) as house:
-        run = await house.run("Hurry.", deadline_seconds=0.2)
+        run = await house.run("Hurry.", deadline_seconds=1)
         assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
         last = (await house.entries(run))[-1]
         assert isinstance(last, Said)

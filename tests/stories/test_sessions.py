@@ -171,13 +171,26 @@ async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: Any):
 async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: Any):
     """Shows: E022, E023."""
     slow = reply("late", delay=30)
-    script = [reply("Fine."), status(400, "no"), slow, calls(("ls", {})), slow]
+    answers = {
+        "Works": reply("Fine."),
+        "Fails": status(400, "no"),
+        "Too slow": slow,
+        "Goes on": calls(("ls", {})),
+    }
+    gone_on = asyncio.Event()
+
+    def script(asked: Any) -> Any:
+        if asked.turns:
+            gone_on.set()
+            return slow
+        return answers[machine.words(asked)[0]]
+
     async with machine.serving(script), machine.open() as app:
         await app.run("Works", workspace=machine.folder, label="one")
         await app.run("Fails", workspace=machine.folder)
         await app.run("Too slow", workspace=machine.folder, timeout=0.3)
         going = await app.start("Goes on", workspace=machine.folder)
-        await machine.asked(5)
+        await gone_on.wait()
         with sqlite3.connect(machine.home / "ledger.db") as db:
             db.row_factory = sqlite3.Row
             rows = db.execute("SELECT * FROM subagent_runs ORDER BY started_at").fetchall()
