@@ -42,7 +42,7 @@ def answer(opener: Opener, folder: int, rest: str, flags: int, *, links: bool) -
         os.close(fd)
 
 
-def test_the_kernel_has_its_own_way_here_and_it_is_tried_once():
+def test_which_way_is_best_is_found_out_once():
     assert best_opener() is best_opener()
 
 

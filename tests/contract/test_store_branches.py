@@ -80,10 +80,7 @@ async def test_a_branch_holds_the_history_up_to_its_prompt(
     async with store.open(branch) as conversation:
         await conversation.append(Said(id="b1", by="agent", text="on the branch"))
     first = (Path(branch.path) / "session.md").read_text().partition("\n")[0]
-    assert (
-        first == f"<!-- retinue 1 session={session.slug} id={branch.id} branch={branch.branch} -->"
-        or kept == 0
-    )
+    assert first == f"<!-- retinue 1 session={session.slug} id={branch.id} branch={branch.branch} -->"
 
 
 async def test_agents_are_copied_with_new_ids_and_live_apart(store: FileStore, session: Session):

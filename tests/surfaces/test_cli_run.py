@@ -133,7 +133,8 @@ def test_without_a_model_one_sentence_says_what_to_set(retinue: Any):
     ran = retinue("run", "--json", "hi")
     assert ran.code == 2
     assert list(ran.json) == ["error"]
-    assert "RETINUE_MODEL" in ran.json["error"]["message"] or "API_KEY" in ran.json["error"]["message"]
+    wanted = ("RETINUE_MODEL", "OPENAI_API_KEY", "ANTHROPIC_API_KEY")
+    assert [name in ran.json["error"]["message"] for name in wanted] == [True] * 3
 
 
 def test_a_home_counts_before_and_after_the_command(retinue: Any, tmp_path: Path):
