@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,7 @@ def act() -> str:
 class Machine:
     env: dict[str, str]
     folder: Path
+    processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     def has_tool(self, effect: str) -> None:
         (self.folder / "own_tools.py").write_text(TOOLS.format(effect=effect))
@@ -43,11 +45,13 @@ class Machine:
         )
 
     async def started(self, *args: str) -> asyncio.subprocess.Process:
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "retinue", *args,
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | {"PYTHONPATH": str(self.folder)}, cwd=self.folder,
         )  # fmt: skip
+        self.processes.append(process)
+        return process
 
     async def __call__(self, *args: str) -> tuple[int, Any, str]:
         process = await self.started(*args)
@@ -72,12 +76,21 @@ class Machine:
             process.send_signal(signal.SIGKILL)
         await process.communicate()
 
+    def close(self) -> None:
+        """A test that failed may have left a command behind."""
+        for process in self.processes:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
+
 
 @pytest.fixture
-def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Machine]:
     folder = tmp_path / "work"
     folder.mkdir()
-    return Machine(isolated_env, folder)
+    machine = Machine(isolated_env, folder)
+    yield machine
+    machine.close()
 
 
 def by_history(*answers: Answer) -> Callable[[Captured], Answer]:

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
+import os
 import signal
 import sys
-from collections.abc import AsyncGenerator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ class Machine:
     env: dict[str, str]
     folder: Path
     server: ModelServer | None = None
+    processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     @property
     def home(self) -> Path:
@@ -89,7 +91,7 @@ class Machine:
 
     async def started(self, *args: str, **env: str) -> asyncio.subprocess.Process:
         """A command that goes on beside the test."""
-        return await asyncio.create_subprocess_exec(
+        process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
             "retinue",
@@ -100,10 +102,19 @@ class Machine:
             env=self.env | env,
             cwd=self.folder,
         )
+        self.processes.append(process)
+        return process
 
     async def killed(self, process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGKILL)
         await process.communicate()
+
+    def close(self) -> None:
+        """A test that failed may have left a command behind."""
+        for process in self.processes:
+            if process.returncode is None:
+                with suppress(ProcessLookupError):
+                    os.kill(process.pid, signal.SIGKILL)
 
     async def asked(self, count: int) -> None:
         """Waits until the models were asked so often."""
@@ -155,7 +166,9 @@ def _block(block: Any) -> str:
 
 
 @pytest.fixture
-def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Machine]:
     folder = tmp_path / "work"
     folder.mkdir()
-    return Machine(env=isolated_env, folder=folder)
+    machine = Machine(env=isolated_env, folder=folder)
+    yield machine
+    machine.close()
