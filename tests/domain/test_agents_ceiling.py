@@ -3,7 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Paths
 from retinue.domain.glob import first_match
 from retinue.store.ceilings import clip, common, covers
 
@@ -53,3 +53,11 @@ def test_without_the_network_the_tool_that_needs_it_is_denied():
         ("web_fetch",),
         ("tool_allow: web_fetch taken away by the operator's ceiling",),
     )
+
+
+def test_paths_that_ask_for_more_are_told_though_they_are_held_elsewhere():
+    """Shows: D11."""
+    agent = Agent(name="x", paths=Paths(read=("/**", "/w/sub/a"), write=()))
+    same, said = clip(agent, {"paths": {"read": ("/w/sub/**",), "write": ("/tmp/**",)}})
+    assert same == agent
+    assert said == ("paths.read: /** held to /w/sub/** by the operator's ceiling",)

@@ -141,12 +141,13 @@ class GuardedFiles:
 
     def _refusal(self, path: str, rule: str) -> OutOfScope:
         scope = self.scope
+        allowed = scope.read if scope.most_read is None else scope.most_read
         return OutOfScope(
             f"{shown(path)} is not in your scope ({rule}). "
-            f"You may read {_some(scope.read)}; denied: {_some(scope.deny)}.",
+            f"You may read {_some(allowed)}; denied: {_some(scope.deny)}.",
             error="out_of_scope" if scope.configured else NO_SCOPE,
             resource=path,
-            allowed=scope.read,
+            allowed=allowed,
             denied=scope.deny,
         )
 

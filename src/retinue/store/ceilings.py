@@ -13,8 +13,8 @@ _LISTS = (("tools", "tool_allow"), ("capabilities", "capability_allow"), ("agent
 
 
 def clip(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Agent, tuple[str, ...]]:
-    """The agent within the ceiling, and a sentence for each thing taken away. Paths are clipped where the
-    workspace is known."""
+    """The agent within the ceiling, and a sentence for each thing taken away. Paths are held to it where the workspace
+    is known; what will be taken away there is told here."""
     if not ceiling:
         return agent, ()
     said: list[str] = []
@@ -34,7 +34,22 @@ def clip(agent: Agent, ceiling: Mapping[str, Any] | None) -> tuple[Agent, tuple[
     if ceiling.get("network") is False and first_match(agent.tool_allow or (), "web_fetch"):
         said.append("tool_allow: web_fetch taken away by the operator's ceiling")
         agent = replace(agent, tool_deny=(*(agent.tool_deny or ()), "web_fetch"))
-    return agent, tuple(said)
+    return agent, (*said, *_paths(agent, ceiling.get("paths") or {}))
+
+
+def _paths(agent: Agent, most: Mapping[str, Globs | None]) -> list[str]:
+    said: list[str] = []
+    for key in ("read", "write"):
+        limit = most.get(key)
+        asked: Globs = (getattr(agent.paths, key) if agent.paths is not None else None) or ()
+        gone = (
+            [] if limit is None else [each for each in asked if not any(covers(wide, each) for wide in limit)]
+        )
+        if limit is not None and gone:
+            said.append(
+                f"paths.{key}: {', '.join(gone)} held to {', '.join(limit) or 'nothing'} by the operator's ceiling"
+            )
+    return said
 
 
 def common(asked: Globs, limit: Globs) -> Globs:
