@@ -24,9 +24,12 @@ from retinue.config import Config
 from retinue.domain import event
 from retinue.domain.agent import Agent
 from retinue.domain.limits import Limits
+from retinue.domain.model import DRIVERS
+from retinue.domain.scope import ALWAYS_CLOSED
 from retinue.store import reading, strict_yaml
 from retinue.store.catalogue import built_in_texts
 from retinue.store.definitions import parse_preset
+from retinue.store.fields import KNOWN
 from retinue.testing.model_server import ModelServer
 from retinue.testing.replies import reply
 
@@ -212,6 +215,25 @@ def test_the_list_of_events_is_complete():
 def test_the_list_of_fields_of_an_agent_is_complete():
     text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
     assert [field.name for field in fields(Agent) if f"`{field.name}`" not in text] == []
+
+
+def test_the_list_of_other_spellings_is_complete():
+    text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
+    assert [key for key in sorted(KNOWN) if f"`{key}`" not in text] == []
+
+
+def test_the_list_of_drivers_is_complete():
+    text = (ROOT / "docs/reference/agent-file.md").read_text(encoding="utf-8")
+    assert [name for name in DRIVERS if f"`{name}`" not in text] == []
+
+
+def test_the_list_of_closed_places_is_complete():
+    text = (ROOT / "docs/explanation/scope.md").read_text(encoding="utf-8")
+    places = [
+        pattern.removeprefix("**/").removesuffix("/**").replace(".git/modules/**/", ".git/")
+        for pattern in ALWAYS_CLOSED
+    ]
+    assert [place for place in places if f"`{place}`" not in text] == []
 
 
 def test_the_list_of_built_in_agents_is_complete():
