@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.session import Session
-from retinue.domain.transcript import Notice, Said
+from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NotFound
 from retinue.ports import NewSession
@@ -139,3 +139,26 @@ async def test_a_hundred_conversations_take_their_first_words_at_once(store: Fil
 
     assert await asyncio.gather(*map(child, range(100))) == [["u", "a"]] * 100
     assert len(await store.sessions(agent="scout")) == 100
+
+
+async def test_an_exchange_that_a_person_pasted_twice_is_two_exchanges(store: FileStore, session: Session):
+    """Providers refuse two calls of one id: copies get ids of their own, the same at every reading."""
+    async with store.open(session) as talk:
+        await talk.append(
+            Said(id="u", by="user", text="Look."),
+            Said(id="a", by="agent", text="", calls=1),
+            Called(id="c", tool="ls", args="{}"),
+        )
+        await talk.append(Returned(of="c", text="here"))
+        await talk.append(Said(id="b", by="agent", text="Seen."))
+    path = Path(session.path) / "session.md"
+    text = path.read_text()
+    path.write_text(text + text[text.index("<!-- user") :])
+    async with store.open(session) as talk:
+        first = list(talk.entries)
+        calls = [entry.id for entry in first if isinstance(entry, Called)]
+        results = [entry.of for entry in first if isinstance(entry, Returned)]
+        assert calls == results == ["c", "c-2"]
+        assert dangling(first) == ()
+    async with store.open(session) as talk:
+        assert list(talk.entries) == first

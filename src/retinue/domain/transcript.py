@@ -1,7 +1,7 @@
 """A transcript: the entries of a conversation, in order, as they stand in the file."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from retinue.domain.run import Usage
@@ -71,6 +71,25 @@ class Notice:
 
 
 Entry = Said | Called | Returned | Notice
+
+
+def distinct(entries: Sequence[Entry]) -> list[Entry]:
+    """Entries a person copied keep their words and lose the ids they share: each call is its own, and each result
+    belongs to the call before it."""
+    times: dict[str, int] = {}
+    latest: dict[str, str] = {}
+    found: list[Entry] = []
+    for entry in entries:
+        if isinstance(entry, Called):
+            times[entry.id] = times.get(entry.id, 0) + 1
+            mine = entry.id if times[entry.id] == 1 else f"{entry.id}-{times[entry.id]}"
+            latest[entry.id] = mine
+            found.append(replace(entry, id=mine))
+        elif isinstance(entry, Returned):
+            found.append(replace(entry, of=latest.get(entry.of, entry.of)))
+        else:
+            found.append(entry)
+    return found
 
 
 def dangling(entries: Sequence[Entry]) -> tuple[Called, ...]:

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 from retinue.domain.session import Session
-from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.domain.transcript import Called, Entry, Returned, Said, distinct
 from retinue.errors import Failed
 from retinue.ports import Chance
 from retinue.store import names, thoughts
@@ -147,9 +147,11 @@ class FileConversation:
         if self._typed and self._opened in self._taken:
             entries.append(replace(self._taken[self._opened], text=self._typed))
             self._typed = ""
+        self._present = set(map(_key, entries))
+        if len(self._present) != len(entries):
+            entries = distinct(entries)
         if entries != self.entries:
             self.entries, self.memo = entries, {}
-        self._present = set(map(_key, entries))
 
     def _take_typed(self, said: Entry) -> None:
         with self._alone():
