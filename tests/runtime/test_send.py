@@ -76,12 +76,16 @@ async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(wo
 async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: Any):
     now: list[int] = [0]
     most: list[int] = [0]
+    all_taken = asyncio.Event()
 
     @tool(effect="read")
     async def busy() -> str:
-        """Counts how many are busy."""
+        """Counts how many are busy; the first ones wait until every place is taken."""
         now[0] += 1
         most[0] = max(most[0], now[0])
+        if now[0] == 3:
+            all_taken.set()
+        await all_taken.wait()
         await asyncio.sleep(0.002)
         now[0] -= 1
         return "was busy"
