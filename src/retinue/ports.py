@@ -10,7 +10,7 @@ from retinue.domain.agent import Agent, Defined, Paths
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Reason, Run, Status
 from retinue.domain.scope import Bounds, Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect, ToolSpec
@@ -114,7 +114,7 @@ class Tx(Protocol):
     def run_by_key(self, ask_key: str) -> Run | None: ...
     def add_run(self, run: Run) -> None: ...
     def set_run(self, run: Run) -> None: ...
-    def runs(
+    def runs(  # noqa: PLR0913  (one filter each)
         self,
         *,
         status: Sequence[Status] | None = None,
@@ -123,9 +123,14 @@ class Tx(Protocol):
         parent_run: str | None = None,
         top_only: bool = False,
         prefix: str | None = None,
+        reason: Reason | None = None,
         limit: int | None = None,
     ) -> list[Run]:
         """Newest first by created_at; equal times newest id first."""
+        ...
+
+    def owners(self, status: Sequence[Status]) -> set[str]:
+        """Who works the runs of these states."""
         ...
 
     def count(self, status: Status) -> int: ...

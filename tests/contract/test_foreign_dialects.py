@@ -320,7 +320,7 @@ def test_any_key_with_any_value_gets_one_verdict_and_what_is_imported_loads(
             found.target.unlink()
 
 
-@pytest.mark.parametrize("key", ["tolls", "Tools", "toosl", "disallowedToolz"])
+@pytest.mark.parametrize("key", ["tolls", "Tools", "toosl", "disallowedToolz", "tool_alow"])
 def test_a_misspelt_limit_is_a_problem_and_not_a_note(tmp_path: Path, key: str):
     """Shows: D13."""
     file = tmp_path / "typo.md"
@@ -347,3 +347,9 @@ def test_what_would_not_load_as_it_stands_is_said(tmp_path: Path):
     assert checked.stands == "temperature: must be a number, and is text"
     file.write_text("---\ndescription: x\n---\nHi.\n")
     assert foreign.check(file)[0].stands == ""
+
+
+def test_a_key_in_a_definition_is_never_shown_again(tmp_path: Path):
+    file = tmp_path / "keyed.json"
+    file.write_text(json.dumps({"name": "keyed", "chat": {"config": {"apiKey": "sk-very-secret"}}}))
+    assert "sk-very-secret" not in str(check(file))

@@ -15,7 +15,7 @@ from retinue.domain.event import Event
 from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
 from retinue.errors import Failed, NotFound
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Tx
+from retinue.ports import Ledger, Tx
 from retinue.testing.memory_ledger import MemoryLedger
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
@@ -451,3 +451,18 @@ async def test_after_closing_every_use_says_so_and_closing_again_is_nothing(ledg
         await ledger.do(lambda tx: tx.runs())
     with pytest.raises(Failed, match="the ledger is closed"):
         await ledger.look(lambda tx: tx.runs())
+
+
+async def test_runs_are_found_by_reason_and_their_owners_by_state(ledger: Ledger):
+    asked = replace(a_run("asked"), status=Status.RUNNING, owner="p1", reason=Reason.USER_CANCEL)
+    other = replace(a_run("other"), status=Status.WAITING, owner="p2")
+    ended = replace(a_run("ended"), status=Status.DONE, owner="p3")
+
+    def add(tx: Tx) -> None:
+        for run in (asked, other, ended):
+            tx.add_run(run)
+
+    await ledger.do(add)
+    found = await ledger.look(lambda tx: tx.runs(reason=Reason.USER_CANCEL))
+    assert [run.id for run in found] == ["asked"]
+    assert await ledger.look(lambda tx: tx.owners([Status.RUNNING, Status.WAITING])) == {"p1", "p2"}

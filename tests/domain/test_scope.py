@@ -269,3 +269,12 @@ def test_a_child_whose_preset_lost_its_paths_has_none():
 )
 def test_what_others_would_run_is_closed_to_every_agent(path: str):
     assert not scope_of().path(path).ok
+
+
+def test_the_ceilings_tools_hold_for_whatever_preset_a_session_obeys():
+    """Shows: D11."""
+    bounds = Bounds(most_tools=("read",), most_capabilities=("files.*",))
+    scope = compile_scope(Agent(name="edited", tool_allow=("*",)), root="/w", bounds=bounds)
+    assert scope.tool("read", ["files.read"]).ok
+    assert scope.tool("ls").rule == "the ceiling's tools: nothing allows it"
+    assert scope.tool("read", ["mail.write"]).rule == "the ceiling's capability mail.write: nothing allows it"

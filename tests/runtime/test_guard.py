@@ -338,7 +338,7 @@ async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(w
         assert house.crashes == []
 
 
-async def test_a_refused_path_is_answered_in_the_one_shape_with_how_to_ask_for_more(world: Any):
+async def test_a_refused_path_is_answered_in_the_one_shape(world: Any):
     """Shows: A090."""
     async with world.open(calls(("read", '{"path": "/etc/passwd"}')), says("Refused.")) as house:
         run = await house.run("Try.")
@@ -352,4 +352,4 @@ async def test_a_refused_path_is_answered_in_the_one_shape_with_how_to_ask_for_m
         "out_of_scope",
         "/etc/passwd",
     )
-    assert refused["message"].count("request_scope_expansion") == 1
+    assert "/etc/passwd is not in your scope" in refused["message"]

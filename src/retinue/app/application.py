@@ -269,8 +269,7 @@ class App(Sessions):
 
     async def _about(self, chosen: Session | None, agent: str | None) -> Agent:
         name = agent or DEFAULT_AGENT if chosen is None else chosen.agent
-        if hit := first_match(self._ports.bounds.deny_agents, name):
-            raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
+        self._not_denied(name)
         if chosen is not None:
             return await definition(chosen, self._ports)
         return self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
@@ -281,8 +280,13 @@ class App(Sessions):
             await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
             self._ledger_seen = True
 
+    def _not_denied(self, name: str) -> None:
+        if hit := first_match(self._ports.bounds.deny_agents, name):
+            raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
+
     def _template(self, name: str) -> Agent:
         """What a child is made from; a definition that is there and broken is told with its own words."""
+        self._not_denied(name)
         try:
             return self.agents.get(name).agent
         except NotFound as error:

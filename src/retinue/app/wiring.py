@@ -126,6 +126,8 @@ def bounds_of(config: Config) -> Bounds:
         deny_agents=config.deny.get("agents", ()),
         closed=tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder)),
         ceiling=Paths(read=paths.get("read"), write=paths.get("write"), deny=paths.get("deny")),
+        most_tools=ceiling.get("tools"),
+        most_capabilities=ceiling.get("capabilities"),
         writable=ceiling.get("writable") is not False,
     )
 

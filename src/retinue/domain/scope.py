@@ -81,6 +81,8 @@ class Scope:
     most_read: Globs | None = None
     """The user's ceiling: what no definition widens. None: no word on this."""
     most_write: Globs | None = None
+    most_tools: Rule = Rule()
+    most_capabilities: Rule = Rule()
 
     def tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
         """Operator deny, then the tool globs, then every capability; the one function for listing and calling."""
@@ -88,11 +90,16 @@ class Scope:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
             return Verdict(ok=True, rule="the runtime's own")
-        if not (verdict := self.tools.verdict(name)).ok:
-            return Verdict(ok=False, rule=f"tools: {verdict.rule}")
+        for rule, word in ((self.tools, "tools"), (self.most_tools, "the ceiling's tools")):
+            if not (verdict := rule.verdict(name)).ok:
+                return Verdict(ok=False, rule=f"{word}: {verdict.rule}")
         for capability in capabilities:
-            if not (verdict := self.capabilities.verdict(capability)).ok:
-                return Verdict(ok=False, rule=f"capability {capability}: {verdict.rule}")
+            for rule, word in (
+                (self.capabilities, "capability"),
+                (self.most_capabilities, "the ceiling's capability"),
+            ):
+                if not (verdict := rule.verdict(capability)).ok:
+                    return Verdict(ok=False, rule=f"{word} {capability}: {verdict.rule}")
         return Verdict(ok=True, rule="in scope")
 
     def path(self, real: str, wish: Literal["read", "write"] = "read") -> Verdict:
@@ -126,7 +133,7 @@ class Scope:
             "root": self.root,
             "writable": self.writable,
             "configured": self.configured,
-            "most": [self.most_read, self.most_write],
+            "most": [self.most_read, self.most_write, _rule(self.most_tools), _rule(self.most_capabilities)],
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -141,6 +148,8 @@ class Bounds:
     closed: Globs = ()
     """Retinue's own home and configuration."""
     ceiling: Paths = Paths()
+    most_tools: Globs | None = None
+    most_capabilities: Globs | None = None
     writable: bool = True
 
 
@@ -169,6 +178,8 @@ def compile_scope(
         configured=not child or agent.paths is not None,
         most_read=None if most.read is None else absolute(most.read, root),
         most_write=None if most.write is None else absolute(most.write, root),
+        most_tools=Rule(allow=bounds.most_tools),
+        most_capabilities=Rule(allow=bounds.most_capabilities),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
 from retinue.ledger import rows
 from retinue.ledger.file import damaged
@@ -60,7 +60,7 @@ class SqliteTx:
         if not found:
             raise NotFound(f"there is no run {run.id}")
 
-    def runs(
+    def runs(  # noqa: PLR0913  (one filter each)
         self,
         *,
         status: Sequence[Status] | None = None,
@@ -69,6 +69,7 @@ class SqliteTx:
         parent_run: str | None = None,
         top_only: bool = False,
         prefix: str | None = None,
+        reason: Reason | None = None,
         limit: int | None = None,
     ) -> list[Run]:
         """Newest first by created_at; equal times newest id first."""
@@ -85,11 +86,20 @@ class SqliteTx:
             wishes.append(("parent_run IS NULL", ()))
         if prefix is not None:
             wishes.append(("id >= ? AND id < ?", (prefix, prefix + "\U0010ffff")))
+        if reason is not None:
+            wishes.append(("reason=?", (str(reason),)))
         where = " WHERE " + " AND ".join(sql for sql, _ in wishes) if wishes else ""
         values = [rows.whole(value) for _, some in wishes for value in some]
         bound = -1 if limit is None else max(0, limit)
         found = self._connection.execute(_READ + where + _NEWEST, (*values, bound)).fetchall()
         return self._with_children(found)
+
+    def owners(self, status: Sequence[Status]) -> set[str]:
+        found = self._connection.execute(
+            "SELECT DISTINCT owner FROM runs WHERE status IN (SELECT value FROM json_each(?))",
+            (_listed(status),),
+        )
+        return {str(row[0]) for row in found.fetchall()}
 
     def count(self, status: Status) -> int:
         return self._connection.execute(

@@ -37,8 +37,8 @@ async def wanted_gone(ports: Ports) -> list[str]:
     def step(tx: Tx) -> list[str]:
         return [
             run.id
-            for run in tx.runs(status=[Status.RUNNING, Status.WAITING])
-            if run.owner == ports.owner and run.reason is Reason.USER_CANCEL
+            for run in tx.runs(status=[Status.RUNNING, Status.WAITING], reason=Reason.USER_CANCEL)
+            if run.owner == ports.owner
         ]
 
     return await ports.ledger.look(step)

@@ -14,7 +14,8 @@ from retinue.domain.transcript import Called, Returned
 from retinue.errors import OutOfScope, RetinueError
 from retinue.ports import Call, Files, Ports, Tool
 
-ASK_FOR_MORE = "If you need it, ask with request_scope_expansion; otherwise go on without it."
+ASK_TOOL = "request_scope_expansion"
+ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
 TERMINAL_CODES = re.compile(
     r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])"
 )
@@ -71,10 +72,10 @@ async def _answer(
     except ValueError as error:
         return False, f"The arguments of {called.tool} are wrong: {error}"
     bound = Call(run=run, session=session, id=called.id, files=files, ask=ports.ask)
-    return await _acted(tool, args, bound)
+    return await _acted(tool, args, bound, advice=ASK_FOR_MORE if ASK_TOOL in ports.tools else "")
 
 
-async def _acted(tool: Tool, args: Mapping[str, object], bound: Call) -> tuple[bool, str]:
+async def _acted(tool: Tool, args: Mapping[str, object], bound: Call, *, advice: str) -> tuple[bool, str]:
     """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
     have waited for something of its own that was cancelled, and nobody stops the run by that."""
     name = tool.spec.name
@@ -87,7 +88,7 @@ async def _acted(tool: Tool, args: Mapping[str, object], bound: Call) -> tuple[b
             resource=error.resource,
             allowed=error.allowed,
             denied=error.denied,
-            message=f"{error} {ASK_FOR_MORE}",
+            message=f"{error}{advice}",
         )
     except RetinueError as error:
         return False, str(error)

@@ -14,6 +14,7 @@ class Hearing:
         self._tell = tell
         self._heard: list[str] = []
         self._veil = Veil(redact)
+        self._thought = Veil(redact)
 
     def hear(self, delta: Delta) -> None:
         if delta.discarded:
@@ -24,12 +25,15 @@ class Hearing:
             if shown := self._veil.shown(delta.text):
                 self._tell("text.delta", text=shown)
         elif delta.thinking:
-            self._tell("thinking.delta", text=self._redact(delta.thinking))
+            if shown := self._thought.shown(delta.thinking):
+                self._tell("thinking.delta", text=shown)
         elif delta.waiting:
             self._tell("run.state", phase="model", note=delta.waiting)
 
     def finish(self) -> None:
         """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""
+        if rest := self._thought.rest():
+            self._tell("thinking.delta", text=rest)
         if rest := self._veil.rest():
             self._tell("text.delta", text=rest)
         self.forget()
@@ -37,6 +41,7 @@ class Hearing:
     def forget(self) -> None:
         self._heard = []
         self._veil = Veil(self._redact)
+        self._thought = Veil(self._redact)
 
     def partial(self) -> str:
         """Words of a reply that never became whole, once."""

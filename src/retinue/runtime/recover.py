@@ -83,7 +83,7 @@ def at_rest(entries: Sequence[Entry]) -> bool:
 async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
     """A dead owner's runs go back to the queue, where they hold neither a slot nor their session."""
     busy = (Status.RUNNING, Status.WAITING)
-    owners = {run.owner for run in await ports.ledger.look(lambda tx: tx.runs(status=busy))}
+    owners = await ports.ledger.look(lambda tx: tx.owners(busy))
     dead = {owner for owner in owners if owner != ports.owner and not alive(owner)}
 
     def step(tx: Tx) -> None:

@@ -141,10 +141,11 @@ class GuardedFiles:
 
     def _refusal(self, path: str, rule: str) -> OutOfScope:
         scope = self.scope
-        allowed = scope.read if scope.most_read is None else scope.most_read
+        allowed = scope.read if scope.configured else ()
+        within = "" if scope.most_read is None else f", within {_some(scope.most_read)}"
         return OutOfScope(
             f"{shown(path)} is not in your scope ({rule}). "
-            f"You may read {_some(allowed)}; denied: {_some(scope.deny)}.",
+            f"You may read {_some(allowed)}{within}; denied: {_some(scope.deny)}.",
             error="out_of_scope" if scope.configured else NO_SCOPE,
             resource=path,
             allowed=allowed,

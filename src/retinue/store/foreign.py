@@ -16,6 +16,7 @@ from retinue.store.layers import as_it_stands, built_in_texts, prompted
 from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
+_KEYS = ("api_key", "apikey", "api-key", "token", "password", "secret")
 _LIMITING = frozenset(
     (
         "tool_allow", "tool_deny", "capability_allow", "capability_deny", "agent_allow", "agent_deny",
@@ -218,8 +219,16 @@ def _verdict(reading: Reading, source: Any, note: str) -> FieldVerdict:
     return FieldVerdict(field=reading.key, value_shown=_shown(source), verdict=verdict, note=said)
 
 
+def _hidden(value: Any) -> Any:
+    """A key that somebody wrote into a definition is not shown again."""
+    if not isinstance(value, dict):
+        return value
+    known = cast("dict[str, Any]", value)
+    return {key: "…" if key.lower() in _KEYS else _hidden(each) for key, each in known.items()}
+
+
 def _shown(value: Any) -> str:
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False, default=str)
+    text = value if isinstance(value, str) else json.dumps(_hidden(value), ensure_ascii=False, default=str)
     flat = " ".join(text.split())
     return flat if len(flat) <= MAX_SHOWN else flat[: MAX_SHOWN - 1] + "…"
 

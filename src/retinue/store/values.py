@@ -42,11 +42,13 @@ _A_PAIR = 2
 
 
 def misspells(word: str, known: str) -> bool:
-    """Whether a word is surely meant as the known one: other capitals, one letter wrong, or two letters swapped. One
-    letter more or less makes another word too often."""
+    """Whether a word is surely meant as the known one: other capitals, one letter wrong, missing or too many, or two
+    letters swapped. One `s` more or less at the end makes another word too often."""
     ours, theirs = word.lower(), known.lower()
     if len(ours) != len(theirs):
-        return False
+        longer, shorter = sorted((ours, theirs), key=len, reverse=True)
+        one_off = any(longer[:at] + longer[at + 1 :] == shorter for at in range(len(longer)))
+        return one_off and longer != f"{shorter}s"
     wrong = [(mine, meant) for mine, meant in zip(ours, theirs, strict=True) if mine != meant]
     swapped = sorted(mine for mine, _ in wrong) == sorted(meant for _, meant in wrong)
     return len(wrong) <= 1 or (len(wrong) == _A_PAIR and swapped)

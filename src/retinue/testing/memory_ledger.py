@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TypeVar
 
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
 from retinue.ledger import rows
 from retinue.ports import Tx
@@ -79,7 +79,7 @@ class MemoryTx:
             raise Failed(f"the key {run.ask.key} of run {run.id} is another run's")
         self.changed[kept.id] = kept
 
-    def runs(
+    def runs(  # noqa: PLR0913  (one filter each)
         self,
         *,
         status: Sequence[Status] | None = None,
@@ -88,6 +88,7 @@ class MemoryTx:
         parent_run: str | None = None,
         top_only: bool = False,
         prefix: str | None = None,
+        reason: Reason | None = None,
         limit: int | None = None,
     ) -> list[Run]:
         found = [
@@ -99,9 +100,13 @@ class MemoryTx:
             and (parent_run is None or run.ask.parent_run == rows.whole(parent_run))
             and not (top_only and run.ask.parent_run is not None)
             and (prefix is None or run.id.startswith(rows.whole(prefix)))
+            and (reason is None or run.reason is reason)
         ]
         found.sort(key=_age, reverse=True)
         return self._with_children(found if limit is None else found[: max(0, limit)])
+
+    def owners(self, status: Sequence[Status]) -> set[str]:
+        return {run.owner for run in self._all() if run.status in status}
 
     def count(self, status: Status) -> int:
         return sum(run.status is status for run in self._all())
