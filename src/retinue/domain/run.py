@@ -241,4 +241,9 @@ def iso(at: datetime | None) -> str | None:
     """ISO 8601 in UTC, to the millisecond, with a Z."""
     if at is None:
         return None
-    return at.strftime("%Y-%m-%dT%H:%M:%S.") + f"{at.microsecond // 1000:03d}Z"
+    return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+
+
+def iso_seconds(at: datetime) -> str:
+    """The same to the second, as entries and plans are stamped."""
+    return at.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"

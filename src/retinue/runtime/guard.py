@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from time import perf_counter
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
-from retinue.domain.run import Run
+from retinue.domain.run import Run, iso_seconds
 from retinue.domain.scope import Scope, Verdict
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Returned
@@ -42,7 +42,7 @@ async def call(
         text=capped(ports.redact(TERMINAL_CODES.sub("", text) if "\x1b" in text else text)),
         ok=ok,
         ms=round((perf_counter() - started) * 1000),
-        at=ports.chance.now().strftime("%Y-%m-%dT%H:%M:%SZ"),
+        at=iso_seconds(ports.chance.now()),
         run=run.id,
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.run import Reason, Run, Status, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Notice, Returned, Said
 from retinue.domain.turn import Reply, Request, Stop
@@ -307,7 +307,7 @@ class _Work:
         self.ports.emit(told(kind, self.run, self.ports, **data))
 
     def _at(self) -> str:
-        return self.ports.chance.now().strftime("%Y-%m-%dT%H:%M:%SZ")
+        return iso_seconds(self.ports.chance.now())
 
     def _seconds_left(self) -> float | None:
         if self.run.deadline_at is None:

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import msgspec
 
+from retinue.domain.run import iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import BadDefinition, Usage
@@ -140,7 +141,7 @@ def write_branch(parent: str, created: datetime, position: int) -> bytes:
 
 
 def iso(at: datetime) -> str:
-    return at.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return iso_seconds(at.astimezone(UTC))
 
 
 def time_of(text: str) -> datetime | None:
