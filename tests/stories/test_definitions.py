@@ -237,3 +237,20 @@ async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: Any
         await app.wait((await app.spawn("Go", parent=parent.slug, agent="general")).id)
     top, child = (machine.system(request) for request in server.requests)
     assert child == f"{PREAMBLE}\n\n{top}"
+
+
+async def test_what_the_operator_wrote_is_never_rewritten(machine: Any):
+    """Comments, order and blank lines of the configuration and of definitions are the operator's.
+
+    Shows: D14.
+    """
+    config = machine.agents.parent / "config.toml"
+    config.write_text("# my settings\n\n[limits]\nmax_live = 3   # enough\n")
+    agent = machine.agent("mine")
+    agent.write_text("---\n# who it is\ndescription:   Mine.\n---\nBe brief.\n\n\n")
+    before = (config.read_bytes(), agent.read_bytes())
+    async with machine.serving([reply("Done.")]), machine.open() as app:
+        await app.run("Go.", agent="mine", workspace=machine.folder)
+        await app.doctor()
+        app.agents.all()
+    assert (config.read_bytes(), agent.read_bytes()) == before
