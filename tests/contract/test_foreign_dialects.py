@@ -353,3 +353,13 @@ def test_a_key_in_a_definition_is_never_shown_again(tmp_path: Path):
     file = tmp_path / "keyed.json"
     file.write_text(json.dumps({"name": "keyed", "chat": {"config": {"apiKey": "sk-very-secret"}}}))
     assert "sk-very-secret" not in str(check(file))
+
+
+@pytest.mark.parametrize("key", ["baseUrl", "base_url", "api_key_env", "apiKeyEnv"])
+def test_an_import_lets_no_stranger_choose_the_server_or_the_key(tmp_path: Path, key: str):
+    """Shows: M23."""
+    file = tmp_path / "far.json"
+    file.write_text(json.dumps({"name": "far", "chat": {"config": {key: "OPENAI_API_KEY"}}}))
+    [found] = import_(file, tmp_path / "agents")
+    assert found.target is None
+    assert "which server is asked" in found.checked.problems[0]

@@ -16,6 +16,11 @@ from retinue.store.layers import as_it_stands, built_in_texts, prompted
 from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
+STRANGE = (
+    "driver_settings: a definition from elsewhere does not say which server is asked, or which key it gets; "
+    "take that out, import it, and add it yourself"
+)
+_SERVER = frozenset(("base_url", "baseUrl", "api_key_env", "apiKeyEnv"))
 _KEYS = ("api_key", "apikey", "api-key", "token", "password", "secret")
 _LIMITING = frozenset(
     (
@@ -85,7 +90,8 @@ def import_(path: Path | str, user_dir: Path) -> list[Imported]:
     found: list[Imported] = []
     for checked, agent in _judged(Path(path)):
         if agent is None:
-            found.append(Imported(checked=checked))
+            problems = checked.problems or (STRANGE,)
+            found.append(Imported(checked=replace(checked, ok=False, problems=problems)))
             continue
         try:
             target = _write(agent, user_dir, taken)
@@ -133,6 +139,10 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
     problems += [
         f"{each.key}: is not a known field{_meant(each.key)}" for each in readings if _near_limit(each)
     ]
+    stands = _as_it_stands(found)
+    strange = bool(_SERVER & (partial.get("driver_settings") or {}).keys())
+    if strange and stands:
+        problems.append(STRANGE)
     name = str(partial.pop("name", None) or values.slugged(found.path.stem) or "agent")
     agent: Agent | None = None
     try:
@@ -146,7 +156,6 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         else _verdict(said[key], value, ready.notes.get(key, ""))
         for key, value in found.keys.items()
     )
-    stands = _as_it_stands(found)
     checked = Checked(
         path=where,
         stands=stands,
@@ -157,7 +166,7 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         problems=tuple(problems),
         mended=found.mended,
     )
-    return checked, None if problems else agent
+    return checked, None if problems or strange else agent
 
 
 def _agent(found: wild.Found, partial: Partial, name: str) -> Agent:
