@@ -79,6 +79,8 @@ class Config:
     schedules: tuple[Any, ...] = ()
     channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     providers: Providers = Providers()
+    env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    """Where a definition's `api_key_env` is looked up."""
 
     @property
     def agents_dir(self) -> Path:
@@ -119,7 +121,9 @@ def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
     named = settings.pop("model", None)
     model = env.get("RETINUE_MODEL") or named or None
     providers = _providers(env, settings.pop("providers", None) or {})
-    config = Config(home=where, folder=folder, file=file, model=model, providers=providers, **settings)
+    config = Config(
+        home=where, folder=folder, file=file, model=model, providers=providers, env=env, **settings
+    )
     _check_watchers(config)
     return config
 

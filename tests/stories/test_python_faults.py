@@ -60,12 +60,10 @@ async def test_two_processes_share_the_interrupted_runs_between_them(machine: An
             assert [(await one.wait(each)).status for each in ids] == [retinue.Status.DONE] * 3
 
 
-async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(
-    machine: Any, monkeypatch: pytest.MonkeyPatch
-):
+async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(machine: Any):
     """Shows: X09."""
     key = "my-own-key-0123456789"
-    monkeypatch.setenv("MY_OWN_KEY", key)
+    machine.env["MY_OWN_KEY"] = key
     (machine.folder / "notes.txt").write_text(f"the key is {key}")
     script = [calls(("read", {"path": "notes.txt"})), reply(f"It is {key}.")]
     async with machine.serving(script) as server, machine.open() as app:

@@ -51,12 +51,12 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
     def openai(model: Model) -> Driver:
         from retinue.drivers.openai_chat import OpenAIChat
 
-        return OpenAIChat(*_address(model, config.providers.openai))
+        return OpenAIChat(*_address(model, config.providers.openai, config.env))
 
     def anthropic(model: Model) -> Driver:
         from retinue.drivers.anthropic import Anthropic
 
-        return Anthropic(*_address(model, config.providers.anthropic))
+        return Anthropic(*_address(model, config.providers.anthropic, config.env))
 
     def scripted(model: Model) -> Driver:
         from retinue.drivers.scripted import Scripted
@@ -66,10 +66,10 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
     return {"openai": openai, "anthropic": anthropic, "scripted": scripted}
 
 
-def _address(model: Model, provider: Provider) -> tuple[str, str]:
+def _address(model: Model, provider: Provider, env: Mapping[str, str]) -> tuple[str, str]:
     """A definition that names its own server never gets the key meant for another."""
     own = own_server(model)
-    return (own, own_key(model)) if own else (provider.base_url, provider.key)
+    return (own, own_key(model, env)) if own else (provider.base_url, provider.key)
 
 
 def own_server(model: Model) -> str:
@@ -77,10 +77,10 @@ def own_server(model: Model) -> str:
     return str(model.settings.get("base_url") or model.settings.get("baseUrl") or "")
 
 
-def own_key(model: Model) -> str:
+def own_key(model: Model, env: Mapping[str, str]) -> str:
     """The key for that server: what the variable holds that the definition names."""
     variable = str(model.settings.get("api_key_env") or model.settings.get("apiKeyEnv") or "")
-    return os.environ.get(variable, "")
+    return env.get(variable, "")
 
 
 def models(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Model]:
@@ -88,7 +88,7 @@ def models(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Mo
 
     def model(agent: Agent, override: str | None) -> Model:
         found = model_for(agent, override, config.default_model())
-        redact.learn(own_key(found))
+        redact.learn(own_key(found, config.env))
         return found
 
     return model
