@@ -211,3 +211,10 @@ async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: Any):
         house.driver.steps = {"*": [says("x"), says("Room again.")]}
         again = await house.run("Again.", session=await house.store.find(run.session_id))
         assert (again.text, house.crashes) == ("Room again.", [])
+
+
+async def test_a_driver_that_times_out_by_itself_is_not_the_deadline(world: Any):
+    async with world.open(TimeoutError("the driver's own")) as house:
+        run = await house.run("Go.")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.CRASHED)
+        assert "the driver's own" in run.error

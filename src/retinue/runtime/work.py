@@ -88,10 +88,13 @@ class _Work:
             talk = await self._opened(session, stack)
             if talk.torn:
                 self._tell("run.state", phase="wait", note=TORN.format(where=talk.torn), torn=talk.torn)
+            clock = asyncio.timeout(self._seconds_left())
             try:
-                async with asyncio.timeout(self._seconds_left()):
+                async with clock:
                     return await self._conversed(talk)
             except TimeoutError as error:
+                if not clock.expired():
+                    raise
                 raise TimedOut(f"the deadline passed: {self._deadline()}") from error
             finally:
                 if not self._dying():
