@@ -405,7 +405,7 @@ async def test_a_file_that_is_no_session_is_refused_without_a_trace(
 
 
 async def test_the_snippet_is_the_start_of_the_last_words_however_long_the_file(store: FileStore):
-    """Shows: C014, P31."""
+    """Shows: C014."""
     session = await store.create(new())
     assert session.last_snippet == ""
     await say(store, session, "first " * 40_000)
