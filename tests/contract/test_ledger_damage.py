@@ -3,45 +3,15 @@
 import asyncio
 import random
 import sqlite3
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
-from dataclasses import replace
-from datetime import UTC, datetime
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue.domain.run import Ask, Run
 from retinue.errors import NoRoom, NotFound, Unreadable
 from retinue.ledger.repair import damage, set_aside
-from retinue.ledger.sqlite import SqliteLedger
-
-AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
-
-
-@asynccontextmanager
-async def open_ledger(path: Path, **how: Any) -> AsyncGenerator[SqliteLedger]:
-    ledger = SqliteLedger(path, **how)
-    try:
-        yield ledger
-    finally:
-        await ledger.close()
-
-
-def a_run(name: str, **facts: Any) -> Run:
-    ask = facts.pop("ask", Ask(key=f"key of {name}", agent="main", task="look around"))
-    run = Run(
-        id=name,
-        ask=ask,
-        session_id="s",
-        slug="main-1",
-        key="main-1/main",
-        agent="main",
-        path="session.md",
-        created_at=AT,
-    )
-    return replace(run, **facts)
+from retinue.testing.ledgers import AT, a_run, open_ledger
 
 
 def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:

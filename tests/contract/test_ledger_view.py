@@ -2,18 +2,16 @@
 
 import asyncio
 import sqlite3
-from collections.abc import AsyncGenerator
-from contextlib import asynccontextmanager, closing
+from contextlib import closing
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from retinue.domain.run import Ask, Reason, Run, Status
-from retinue.ledger.sqlite import SqliteLedger
+from retinue.domain.run import Ask, Reason, Status
 from retinue.ports import Tx
+from retinue.testing.ledgers import AT, a_run, open_ledger
 
-AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
 SEEDS_COLUMNS = [
     ("id", "TEXT"),
     ("session_key", "TEXT"),
@@ -28,30 +26,6 @@ SEEDS_COLUMNS = [
     ("finished_at", "INTEGER"),
     ("duration_ms", "INTEGER"),
 ]
-
-
-@asynccontextmanager
-async def open_ledger(path: Path, **how: Any) -> AsyncGenerator[SqliteLedger]:
-    ledger = SqliteLedger(path, **how)
-    try:
-        yield ledger
-    finally:
-        await ledger.close()
-
-
-def a_run(name: str, **facts: Any) -> Run:
-    ask = facts.pop("ask", Ask(key=f"key of {name}", agent="main", task="look around"))
-    run = Run(
-        id=name,
-        ask=ask,
-        session_id="s",
-        slug="main-1",
-        key="main-1/main",
-        agent="main",
-        path="session.md",
-        created_at=AT,
-    )
-    return replace(run, **facts)
 
 
 def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:

@@ -22,12 +22,6 @@ Kind = Literal[
     "session.changed",
 ]
 
-DURABLE: frozenset[str] = frozenset(
-    {"run.queued", "run.started", "run.ended", "announcement.posted", "announcement.delivered",
-     "approval.asked", "approval.answered", "session.changed"}
-)  # fmt: skip
-"""Rows of the ledger, written in the step that makes them true. The others are live only."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Event:

@@ -106,12 +106,3 @@ def snippet(entries: Iterable[Entry], limit: int = 120) -> str:
             last = entry.text
     flat = " ".join(last.split())
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
-
-
-def all_text(entries: Iterable[Entry], run: str) -> str:
-    """Everything the model said in one run, without the tools' words."""
-    return "\n\n".join(
-        entry.text
-        for entry in entries
-        if isinstance(entry, Said) and entry.by == "agent" and entry.run == run and entry.text
-    )

@@ -84,7 +84,6 @@ BUILT_IN = frozenset(
 )  # fmt: skip
 """Tools that a definition may name before any of the user's own are known."""
 
-READ_ONLY = ("read", "ls", "glob", "grep")
 WRITING = ("write", "edit", "bash")
 """What no read-only agent may have."""
 
