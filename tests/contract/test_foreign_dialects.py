@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths
@@ -305,6 +305,7 @@ KEYS = st.sampled_from([*sorted(KNOWN - {"extends"}), "customInstructions", "zor
 
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.dictionaries(KEYS, VALUES, min_size=1, max_size=6))
+@example({"agents": {"a/b": {}}})
 def test_any_key_with_any_value_gets_one_verdict_and_what_is_imported_loads(
     source: Path, tmp_path: Path, keys: dict[str, Any]
 ):

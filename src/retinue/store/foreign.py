@@ -129,7 +129,12 @@ def _told(found: wild.Found) -> wild.Found:
 
 
 def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
-    where = Path(f"{found.path}#{found.place}") if found.place else found.path
+    # A name in a collection is no folder, whatever is written in it.
+    where = (
+        found.path.with_name(f"{found.path.name}#{found.place.replace('/', ':')}")
+        if found.place
+        else found.path
+    )
     if found.problem:
         checked = Checked(path=where, ok=False, name="", dialect="none", problems=(found.problem,))
         return checked, None
