@@ -5,21 +5,25 @@
 
 import os
 import shutil
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from retinue.domain.session import Session
-from retinue.domain.transcript import Said
-from retinue.errors import NotFound, Refused, Usage
+from retinue.domain.transcript import Entry, Said
+from retinue.errors import Failed, NotFound, Refused, Usage
 from retinue.ports import Chance
 from retinue.store import folder, names
-from retinue.store.disk import no_room, read_file, sync_path, unused, write_new
+from retinue.store.disk import copy_new, no_room, open_file, read_at, sync_path, unused, write_new
 from retinue.store.facts import write_branch, write_facts
 from retinue.store.markdown import head
 from retinue.store.marker import read_head
-from retinue.store.reading import read, starts
+from retinue.store.portions import Lines, portions
+from retinue.store.reading import read_portion, starts
 from retinue.store.shelf import top_folder
-from retinue.store.tail import torn_at
+from retinue.store.tail import torn_from
 
+_HEAD = 64 * 1024
 _COPIED = (names.PRESET, names.PLAN, names.TOOLS, names.THOUGHTS)
 
 
@@ -28,11 +32,17 @@ def branch(session: Session, chance: Chance, *, at: str | None, include: bool, n
     makes the copy current. Returns the new branch's folder."""
     if not session.top:
         raise Refused(f"{session.slug} is a child session; only top-level sessions have branches")
-    data, position = _history(session, at, include=include)
+    if os.path.basename(os.path.dirname(session.path)) != names.BRANCHES:
+        raise Refused(f"{session.path} was moved out of its session's folder and cannot be branched")
+    with _opened(os.path.join(session.path, names.SESSION)) as (file, size):
+        torn = torn_from(file, size)
+        end = _position(session, at, file, size if torn is None else torn, include=include)
+        return _branched(session, file, end, name, chance)
+
+
+def _branched(session: Session, file: int, end: int, name: str, chance: Chance) -> str:
     now = chance.now()
     inside = os.path.dirname(session.path)
-    if os.path.basename(inside) != names.BRANCHES:
-        raise Refused(f"{session.path} was moved out of its session's folder and cannot be branched")
     temporary = os.path.join(inside, f"{names.NEW}{chance.uuid()}")
     try:
         chosen = os.path.basename(unused(inside, names.branch(name, now)))
@@ -45,10 +55,10 @@ def branch(session: Session, chance: Chance, *, at: str | None, include: bool, n
             path=temporary,
             pinned_at=None,
         )
-        _copy(session.path, twin, data, chance)
+        _copy(session.path, file, end, twin, chance)
         write_new(
             os.path.join(temporary, names.BRANCH_FACTS),
-            write_branch(session.branch, now, position),
+            write_branch(session.branch, now, end),
             sync=True,
         )
         _sync(temporary)
@@ -72,31 +82,53 @@ def make_current(top: str, branch_name: str, token: str) -> None:
     sync_path(top)
 
 
-def _history(session: Session, at: str | None, *, include: bool) -> tuple[bytes, int]:
+def _position(session: Session, at: str | None, file: int, end: int, *, include: bool) -> int:
+    """Where in session.md the branch leaves; what stands before is read, and raises Unreadable if it cannot be."""
     where = os.path.join(session.path, names.SESSION)
-    data = read_file(where)
-    data = data[: torn_at(data)]
-    reading = read(data, where)
+    lines = Lines(file)
+    for portion in portions(file, 0, end):
+        reading = read_portion(portion, where, lines=lines.before)
+        end = reading.end
+        index = _prompt(reading.entries, at)
+        if index is not None:
+            return [*starts(portion, reading), end][index + include]
     if at is None:
-        return data[: reading.end], reading.end
-    offsets = [*starts(data, reading), reading.end]
-    for index, entry in enumerate(reading.entries):
-        if entry.id == at and isinstance(entry, Said):
-            if entry.by != "user":
-                raise Usage(f"{at} is a reply; a branch starts at a user prompt")
-            position = offsets[index + 1] if include else offsets[index]
-            return data[:position], position
+        return end
     raise NotFound(f"There is no user prompt {at!r} in {session.slug}/{session.branch}")
 
 
-def _copy(source: str, twin: Session, data: bytes, chance: Chance) -> None:
-    """A session's files under the twin's identity, and its agents under new ids below it."""
+def _prompt(entries: Sequence[Entry], at: str | None) -> int | None:
+    for index, entry in enumerate(entries):
+        if entry.id == at and isinstance(entry, Said):
+            if entry.by != "user":
+                raise Usage(f"{at} is a reply; a branch starts at a user prompt")
+            return index
+    return None
+
+
+@contextmanager
+def _opened(path: str) -> Generator[tuple[int, int]]:
+    """A file and its size."""
+    try:
+        file = open_file(path)
+    except OSError as error:
+        raise Failed(f"{path} cannot be read: {error.strerror}") from error
+    try:
+        yield file, os.fstat(file).st_size
+    finally:
+        os.close(file)
+
+
+def _copy(source: str, file: int, end: int, twin: Session, chance: Chance) -> None:
+    """A session's files under the twin's identity, its conversation up to an end, and its agents under new ids below."""
     os.mkdir(twin.path, 0o700)
-    write_new(os.path.join(twin.path, names.SESSION), _with_head(data, twin))
+    first, start = _new_head(file, end, twin)
+    copy_new(os.path.join(twin.path, names.SESSION), file, start, end, first=first)
     write_new(os.path.join(twin.path, names.FACTS), write_facts(twin))
     for name in _COPIED:
         if os.path.isfile(os.path.join(source, name)):
-            write_new(os.path.join(twin.path, name), read_file(os.path.join(source, name)))
+            with _opened(os.path.join(source, name)) as (other, size):
+                copy_new(os.path.join(twin.path, name), other, 0, size)
     inside = os.path.join(twin.path, names.AGENTS)
     for child in folder.children(source):
         if not os.path.isdir(inside):
@@ -104,15 +136,16 @@ def _copy(source: str, twin: Session, data: bytes, chance: Chance) -> None:
         known = folder.read(child).session
         path = os.path.join(inside, os.path.basename(child))
         copied = replace(known, id=chance.uuid(), parent=twin.id, aliases=(), path=path)
-        _copy(child, copied, read_file(os.path.join(child, names.SESSION)), chance)
+        with _opened(os.path.join(child, names.SESSION)) as (talk, size):
+            _copy(child, talk, size, copied, chance)
 
 
-def _with_head(data: bytes, twin: Session) -> bytes:
-    """The same text under the twin's own head line."""
-    line, _, rest = data.partition(b"\n")
+def _new_head(file: int, end: int, twin: Session) -> tuple[bytes, int]:
+    """The twin's own head line, and where the old one ends; nothing where there is none."""
+    line, newline, _ = read_at(file, 0, min(_HEAD, end)).partition(b"\n")
     if read_head(line.decode("utf-8", "replace")) is None:
-        return data
-    return head(twin).rstrip("\n").encode() + b"\n" + rest
+        return b"", 0
+    return head(twin).rstrip("\n").encode() + b"\n", len(line) + len(newline)
 
 
 def _sync(path: str) -> None:

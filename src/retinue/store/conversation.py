@@ -16,10 +16,12 @@ from retinue.store import names, thoughts
 from retinue.store.disk import write_all
 from retinue.store.lock import hold
 from retinue.store.markdown import open_line, render
+from retinue.store.marker import quoted
 from retinue.store.reading import Reading
 from retinue.store.sessionfile import SessionFile
 from retinue.store.threads import Threads
 from retinue.store.toolslog import heading
+from retinue.store.window import WINDOW
 
 _TRIES = 8
 """How often an append is repeated when a person saves the file at the very same moment."""
@@ -31,13 +33,15 @@ Key = tuple[bool, str]
 class FileConversation:
     """Implements `ports.Conversation` on a folder. All work on the file is done in a thread, one at a time."""
 
-    def __init__(self, session: Session, *, directory: int, chance: Chance, threads: Threads) -> None:
+    def __init__(
+        self, session: Session, *, directory: int, chance: Chance, threads: Threads, window: int = WINDOW
+    ) -> None:
         self.session = session
         self.entries: list[Entry] = []
         self.memo: dict[str, Any] = {}
         self.torn: str | None = None
         self._directory = directory
-        self._file = SessionFile(session, directory, threads)
+        self._file = SessionFile(session, directory, threads, window=window)
         self._chance = chance
         self._threads = threads
         self._one = threading.Lock()
@@ -47,6 +51,13 @@ class FileConversation:
         self._opened = ""
         self._typed = ""
         self._taken: dict[str, Said] = {}
+
+    @property
+    def cut(self) -> bool:
+        return self._file.start > 0
+
+    async def earlier(self, run: str) -> list[Entry]:
+        return await self._threads.through(lambda: self._earlier(run)) if self.cut else []
 
     async def append(self, *entries: Entry) -> None:
         await self._threads.through(lambda: self._append(entries))
@@ -137,11 +148,24 @@ class FileConversation:
     def _reread(self) -> list[Entry]:
         """Takes the file as a person left it; what is missing of our own must be added again."""
         self._adopt(self._file.reread())
-        return [entry for key, entry in self._own.items() if key not in self._present]
+        missing = {key: entry for key, entry in self._own.items() if key not in self._present}
+        if missing:
+            for entry in self._file.left_out([f"={quoted(entry_id)}" for _, entry_id in missing]):
+                missing.pop(_key(entry), None)
+        return list(missing.values())
+
+    def _earlier(self, run: str) -> list[Entry]:
+        """From here on they are present: none of them is added again."""
+        with self._alone():
+            found = [entry for entry in self._file.left_out([f" run={quoted(run)}"]) if entry.run == run]
+            self._present.update(map(_key, found))
+            return found
 
     def _adopt(self, reading: Reading) -> None:
         entries = (
-            thoughts.restored(reading.entries, self._directory) if reading.thoughtful else reading.entries
+            thoughts.restored(reading.entries, reading.thoughtful, self._directory)
+            if reading.thoughtful
+            else reading.entries
         )
         self._opened, self._typed = reading.opened, reading.typed
         if self._typed and self._opened in self._taken:
@@ -189,11 +213,13 @@ class FileConversation:
                 os.close(file)
 
 
-def opened(session: Session, *, chance: Chance, threads: Threads) -> FileConversation:
+def opened(session: Session, *, chance: Chance, threads: Threads, window: int = WINDOW) -> FileConversation:
     """Takes the session's lock and reads its file; the lock is given back when that fails."""
     directory = hold(session.path)
     try:
-        conversation = FileConversation(session, directory=directory, chance=chance, threads=threads)
+        conversation = FileConversation(
+            session, directory=directory, chance=chance, threads=threads, window=window
+        )
         conversation.load()
     except BaseException:
         os.close(directory)

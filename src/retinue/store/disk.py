@@ -3,7 +3,9 @@
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
 # ruff: noqa: PTH105, PTH108, PTH118
 
+import errno
 import os
+import stat as kinds
 from contextlib import suppress
 
 from retinue.errors import NoRoom
@@ -11,6 +13,8 @@ from retinue.store import names
 
 Stamp = tuple[int, int, int, int]
 """Inode, size, and both times in nanoseconds: what differs when a file was changed or replaced."""
+
+_PIECE = 1 << 20
 
 
 def stamp(stat: os.stat_result) -> Stamp:
@@ -25,8 +29,21 @@ def stamp_of(path: str, *, directory: int | None = None) -> Stamp | None:
         return None
 
 
+def open_file(path: str, *, directory: int | None = None) -> int:
+    """A regular file, for reading. A pipe or a device of that name is refused, and nobody waits for one."""
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK | os.O_NOCTTY
+    descriptor = os.open(path, flags, dir_fd=directory)
+    mode = os.fstat(descriptor).st_mode
+    if kinds.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if kinds.S_ISDIR(mode):
+        raise OSError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "Not a regular file", path)
+
+
 def read_file(path: str, *, directory: int | None = None) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC, dir_fd=directory)
+    descriptor = open_file(path, directory=directory)
     try:
         return read_all(descriptor)
     finally:
@@ -34,7 +51,7 @@ def read_file(path: str, *, directory: int | None = None) -> bytes:
 
 
 def read_start(path: str, length: int = 4096) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    descriptor = open_file(path)
     try:
         return os.read(descriptor, length)
     finally:
@@ -49,11 +66,37 @@ def read_all(descriptor: int) -> bytes:
     return b"".join(pieces)
 
 
+def read_at(descriptor: int, start: int, length: int) -> bytes:
+    """So many bytes from there on; fewer only where the file ends."""
+    data = os.pread(descriptor, length, start)
+    if len(data) == length or not data:
+        return data
+    pieces, read = [data], len(data)
+    while read < length and (piece := os.pread(descriptor, length - read, start + read)):
+        pieces.append(piece)
+        read += len(piece)
+    return b"".join(pieces)
+
+
 def write_new(path: str, data: bytes, *, sync: bool = False) -> None:
     """A file that must not be there yet, for its owner's eyes only."""
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         write_all(descriptor, data)
+        if sync:
+            os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def copy_new(path: str, source: int, start: int, end: int, *, first: bytes = b"", sync: bool = False) -> None:
+    """A new file of some bytes of another, behind a beginning of its own; however many, a few at a time."""
+    write_new(path, first)
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+    try:
+        while start < end and (piece := read_at(source, start, min(_PIECE, end - start))):
+            write_all(descriptor, piece)
+            start += len(piece)
         if sync:
             os.fsync(descriptor)
     finally:

@@ -1,6 +1,6 @@
 """How session.md is read back: linear, exact on what we wrote, patient with what people change."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from retinue.domain.run import Usage
@@ -9,6 +9,7 @@ from retinue.errors import Unreadable
 from retinue.store.lanes import LANES
 from retinue.store.markdown import unescape
 from retinue.store.marker import BEGINS, OPEN, Attributes, Head, attributes, counted, number_in, read_head
+from retinue.store.portions import Lines, Portion, portions
 
 SEPARATOR = f"\n{OPEN}"
 FRAMES = (b"", b"\n", b"\n\n")
@@ -19,7 +20,7 @@ _NO_USAGE = Usage()
 
 @dataclass(slots=True, kw_only=True)
 class Reading:
-    """What stands in one session.md."""
+    """What stands in one session.md, or in a portion of it."""
 
     entries: list[Entry] = field(default_factory=list[Entry])
     pieces: list[int] = field(default_factory=list[int])
@@ -33,16 +34,23 @@ class Reading:
     """What a person wrote below it."""
     gap: bytes = b""
     """What must be written first, so that a marker that follows does not change the last body."""
-    thoughtful: bool = False
-    """Some entry has blocks in the sidecar."""
+    thoughtful: set[str] = field(default_factory=set[str])
+    """The entries that have blocks in the sidecar."""
     problem: Unreadable | None = None
     """Why a lenient reading stopped."""
 
 
 def read(data: bytes, where: str, *, lenient: bool = False) -> Reading:
     """Reads a whole file. A lenient reading stops at what it cannot understand and says so; a strict one raises."""
-    text = _Text(data, where)
-    reading = Reading(end=len(data))
+    return read_portion(Portion(data=data), where, lenient=lenient)
+
+
+def read_portion(
+    portion: Portion, where: str, *, lenient: bool = False, lines: Callable[[int], int] = lambda _: 0
+) -> Reading:
+    """Reads a part of a file as it is read in the whole; `lines` says how many stand before a place."""
+    text = _Text(portion, where, lines)
+    reading = Reading(end=portion.at + len(portion.data))
     try:
         _read(text, reading)
     except Unreadable as error:
@@ -52,10 +60,32 @@ def read(data: bytes, where: str, *, lenient: bool = False) -> Reading:
     return reading
 
 
-def starts(data: bytes, reading: Reading) -> list[int]:
-    """Where each entry's marker line starts, in bytes."""
-    text = _Text(data, "")
-    return [text.offset(piece) for piece in reading.pieces]
+def readings(file: int, start: int, end: int, where: str, *, lenient: bool = False) -> Iterator[Reading]:
+    """Reads a file from its beginning or a marker line on, portion by portion, until the first problem."""
+    lines = Lines(file)
+    for portion in portions(file, start, end):
+        reading = read_portion(portion, where, lenient=lenient, lines=lines.before)
+        yield reading
+        if reading.problem is not None:
+            return
+
+
+def joined(parts: Iterable[Reading]) -> Reading:
+    """Portions that follow each other, as one: how it ends is known to the last."""
+    entries: list[Entry] = []
+    thoughtful: set[str] = set()
+    last = Reading()
+    for last in parts:
+        entries += last.entries
+        thoughtful |= last.thoughtful
+    last.entries, last.thoughtful = entries, thoughtful
+    return last
+
+
+def starts(portion: Portion, reading: Reading) -> list[int]:
+    """Where in the file each entry's marker line starts, in bytes."""
+    offsets = _Text(portion, "", lambda _: 0).offsets()
+    return [offsets[piece] for piece in reading.pieces]
 
 
 def typed_text(body: str) -> str:
@@ -64,26 +94,38 @@ def typed_text(body: str) -> str:
 
 
 class _Text:
-    """A file's text in the pieces between `<!-- ` lines. Lines and bytes are counted only when asked for."""
+    """A portion's text in the pieces between `<!-- ` lines. Lines and bytes are counted only when asked for."""
 
-    def __init__(self, data: bytes, where: str) -> None:
-        text = data.decode("utf-8", "surrogateescape")
+    def __init__(self, portion: Portion, where: str, lines: Callable[[int], int]) -> None:
+        text = portion.data.decode("utf-8", "surrogateescape")
         self.where = where
-        self.bom = 3 if text.startswith("\ufeff") else 0
-        self.pieces = _merged(f"\n{text[1:] if self.bom else text}".split(SEPARATOR))
+        self.at = portion.at
+        self.bom = 3 if not portion.at and text.startswith("\ufeff") else 0
+        text = f"\n{text[1:] if self.bom else text}"
+        # The newline before the marker that follows belongs to that marker, as it does between two pieces.
+        self.pieces = _merged((text[:-1] if portion.more else text).split(SEPARATOR))
+        self.final = -1 if portion.more else len(self.pieces) - 1
+        """The piece that nothing closes."""
         self.crlf = "\r" in text
+        self._lines = lines
         self._counted = (0, 0)
 
     def line(self, piece: int) -> int:
         """The line of a piece's marker; counted on from the last one asked for, so that reading stays linear."""
-        done, line = self._counted if self._counted[0] <= piece else (0, 0)
+        done, line = self._counted if 0 < self._counted[0] <= piece else (0, self._lines(self.at))
         line += sum(self.pieces[each].count("\n") + 1 for each in range(done, piece))
         self._counted = (piece, line)
         return line
 
     def offset(self, piece: int) -> int:
-        size = sum(len(each.encode("utf-8", "surrogateescape")) for each in self.pieces[:piece])
-        return self.bom + size + len(SEPARATOR) * (piece - 1)
+        return self.offsets(piece)[piece]
+
+    def offsets(self, last: int | None = None) -> list[int]:
+        """Where in the file each piece's marker line starts, up to one of them or to the last."""
+        found = [self.at + self.bom - len(SEPARATOR)]
+        for piece in self.pieces[:last]:
+            found.append(found[-1] + len(piece.encode("utf-8", "surrogateescape")) + len(SEPARATOR))
+        return found
 
     def unreadable(self, piece: int, problem: str) -> Unreadable:
         return Unreadable(f"{self.where}:{self.line(piece)}", problem)
@@ -104,10 +146,9 @@ def _merged(pieces: list[str]) -> list[str]:
 
 def _read(text: _Text, reading: Reading) -> None:
     pieces, entries, origins = text.pieces, reading.entries, reading.pieces
-    final = len(pieces) - 1
     if pieces[0]:
-        _typed(text, reading, 0, pieces[0][1:], {"id": "line-1"}, final=not final)
-    for start in range(1, final):
+        _typed(text, reading, 0, pieces[0][1:], {"id": "line-1"}, final=text.final == 0)
+    for start in range(1, len(pieces) if text.final < 0 else text.final):
         piece = pieces[start]
         lane = LANES.get(piece[:2])
         found = lane[0].match(piece) if lane else None
@@ -117,8 +158,8 @@ def _read(text: _Text, reading: Reading) -> None:
         body = piece[found.end() :].removesuffix("\n")
         entries.append(lane[1](found, unescape(body, escaped=False) if _ESCAPED in body else body))
         origins.append(start)
-    if final:
-        _take(text, reading, final, final=True)
+    if text.final > 0:
+        _take(text, reading, text.final, final=True)
 
 
 def _take(text: _Text, reading: Reading, start: int, *, final: bool) -> None:
@@ -138,7 +179,7 @@ def _take(text: _Text, reading: Reading, start: int, *, final: bool) -> None:
 
 def _head(text: _Text, reading: Reading, start: int, raw: str, known: Attributes, *, final: bool) -> None:
     reading.head = read_head(f"{OPEN}{text.pieces[start]}")
-    if start != 1 or reading.head is None or text.pieces[0]:
+    if start != 1 or text.at or reading.head is None or text.pieces[0]:
         version = known.get("word")
         problem = (
             "a head line stands only at the start of the file"
@@ -185,7 +226,7 @@ def _entry(text: _Text, reading: Reading, start: int, raw: str, known: Attribute
     reading.entries.append(_BUILDERS[known[""]](text, start, known, body))
     reading.pieces.append(start)
     if "thoughts" in known:
-        reading.thoughtful = True
+        reading.thoughtful.add(reading.entries[-1].id)
 
 
 def _last_body(raw: str, known: Attributes) -> tuple[str, bytes]:

@@ -1,4 +1,4 @@
-"""The session.md of a folder held open: read whole, added to by one write, never written over."""
+"""The session.md of a folder held open: read from its window on, added to by one write, never written over."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
 # ruff: noqa: PTH104, PTH108, PTH118, PTH119, PTH120
@@ -6,26 +6,33 @@
 import errno
 import os
 import time
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
+from typing import TypeVar
 
 from retinue.domain.session import Session
-from retinue.errors import Failed
+from retinue.domain.transcript import Entry
+from retinue.errors import Failed, Unreadable
 from retinue.store import names
 from retinue.store.disk import (
     Stamp,
+    copy_new,
     no_room,
-    read_all,
+    open_file,
     stamp,
     stamp_of,
     sync_path,
     unused,
     write_all,
-    write_new,
 )
 from retinue.store.markdown import head
-from retinue.store.reading import Reading, read
-from retinue.store.tail import torn_at
+from retinue.store.portions import portions
+from retinue.store.reading import Reading, joined, read_portion, readings
+from retinue.store.tail import torn_from
 from retinue.store.threads import Threads
+from retinue.store.window import WINDOW, beginning
+
+T = TypeVar("T")
 
 _SETTLE = 0.02
 """Seconds between two looks at a file that somebody is saving."""
@@ -35,11 +42,14 @@ _LOOKS = 25
 class SessionFile:
     """Reached through the folder's descriptor, so that a folder moved while it is open does not matter."""
 
-    def __init__(self, session: Session, directory: int, threads: Threads) -> None:
+    def __init__(self, session: Session, directory: int, threads: Threads, *, window: int = WINDOW) -> None:
         self.path = os.path.join(session.path, names.SESSION)
         self._session = session
         self._directory = directory
         self._threads = threads
+        self._window = window
+        self.start = 0
+        """Where what was read begins: what stands before it is left out."""
         self._stamp: Stamp | None = None
         self._gap = b""
         self._blank: int | None = None
@@ -48,14 +58,12 @@ class SessionFile:
 
     def open(self, torn_name: str) -> tuple[Reading, str | None]:
         """The file as it stands, without a torn tail; that is kept beside it under the name given back."""
-        data = self._load()
-        torn = torn_at(data)
-        kept = None
-        if torn is not None:
-            kept = self._cut(data, torn, torn_name)
-            data = data[:torn]
-        self._synced = bool(data)
-        return self._understood(data), kept
+        torn, reading = self._steadily(self._whole)
+        kept = None if torn is None else self._cut(torn, torn_name)
+        if reading is None:
+            reading = self._steadily(self._read)
+        self._synced = not self.empty
+        return self._understood(reading), kept
 
     def changed(self) -> bool:
         return stamp_of(names.SESSION, directory=self._directory) != self._stamp
@@ -63,14 +71,29 @@ class SessionFile:
     def reread(self) -> Reading:
         """The file as a person left it, once it has stopped changing. Some editors empty a file before they fill
         it again, so an empty one is believed only after a while."""
-        data = self._load()
         for look in range(2 * _LOOKS):
+            self._stamp = stamp_of(names.SESSION, directory=self._directory)
             time.sleep(_SETTLE)
-            if self.changed():
-                data = self._load()
-            elif data or look >= _LOOKS:
+            if not self.changed() and (not self.empty or look >= _LOOKS):
                 break
-        return self._understood(data)
+        return self._understood(self._steadily(self._read))
+
+    def left_out(self, words: Collection[str]) -> Iterator[Entry]:
+        """Entries before the window, among them all whose marker holds one of these words. Most of a long file is only
+        looked through for them."""
+        if not self.start:
+            return
+        wanted = [word.encode() for word in words]
+        try:
+            file = open_file(names.SESSION, directory=self._directory)
+        except OSError as error:
+            raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
+        try:
+            for portion in portions(file, 0, self.start):
+                if any(word in portion.data for word in wanted):
+                    yield from read_portion(portion, self.path, lenient=True).entries
+        finally:
+            os.close(file)
 
     def add(self, data: bytes, *, sync: bool = True) -> bool:
         """Adds at the end, in one write. False when somebody changed or replaced the file before it was on disk:
@@ -154,37 +177,49 @@ class SessionFile:
                 break
         self._synced = True
 
-    def _understood(self, data: bytes) -> Reading:
-        reading = read(data, self.path)
+    def _whole(self, file: int, size: int) -> tuple[int | None, Reading | None]:
+        """Where the tail is torn, or what stands there when it is not."""
+        torn = torn_from(file, size)
+        return torn, self._read(file, size) if torn is None else None
+
+    def _read(self, file: int, size: int) -> Reading:
+        self.start = beginning(file, size, self._window)
+        return joined(readings(file, self.start, size, self.path))
+
+    def _understood(self, reading: Reading) -> Reading:
         self._blank = reading.end if reading.opened and not reading.typed else None
         self._gap = reading.gap if self._blank is None else b""
         return reading
 
-    def _load(self) -> bytes:
-        """The whole file, as it was at one moment. An editor that saves may take it away for that long."""
+    def _steadily(self, look: Callable[[int, int], T]) -> T:
+        """A look at the file as it was at one moment. An editor that saves may take it away for that long."""
         for _ in range(_LOOKS):
             try:
-                data = self._read()
+                found = self._looked(look)
             except FileNotFoundError:
                 time.sleep(_SETTLE)
                 continue
             except OSError as error:
                 raise Failed(f"{self.path} cannot be read: {error.strerror}") from error
-            if self._stamp is not None and len(data) == self._stamp[1] and not self.changed():
-                return data
+            except Unreadable:
+                if not self.changed():
+                    raise
+                continue
+            if not self.changed():
+                return found
         if stamp_of(names.SESSION, directory=self._directory) is None:
             raise Failed(f"{self.path} is gone; put it back, or make an empty one to start anew")
         raise Failed(f"{self.path} keeps changing; try again when nobody is writing to it")
 
-    def _read(self) -> bytes:
-        file = os.open(names.SESSION, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+    def _looked(self, look: Callable[[int, int], T]) -> T:
+        file = open_file(names.SESSION, directory=self._directory)
         try:
             self._stamp = stamp(os.fstat(file))
-            return read_all(file)
+            return look(file, self._stamp[1])
         finally:
             os.close(file)
 
-    def _cut(self, data: bytes, good: int, torn_name: str) -> str:
+    def _cut(self, good: int, torn_name: str) -> str:
         """The torn bytes are safe under another name before the file is shortened."""
         folder = os.path.dirname(self.path)
         try:
@@ -192,24 +227,24 @@ class SessionFile:
             temporary = os.path.join(folder, f".{os.path.basename(kept)}")
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
-            write_new(temporary, data[good:], sync=True)
-            os.rename(temporary, kept)
-            os.fsync(self._directory)
-            self._shorten_whole(good, len(data))
+            file = os.open(names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._directory)
+            try:
+                self._check_unchanged(file)
+                copy_new(temporary, file, good, os.fstat(file).st_size, sync=True)
+                os.rename(temporary, kept)
+                os.fsync(self._directory)
+                self._check_unchanged(file)
+                os.ftruncate(file, good)
+                os.fsync(file)
+            finally:
+                os.close(file)
         except OSError as error:
             raise no_room(self.path, error) from error
         return kept
 
-    def _shorten_whole(self, good: int, size: int) -> None:
-        file = os.open(names.SESSION, os.O_RDWR | os.O_CLOEXEC, dir_fd=self._directory)
-        try:
-            if os.fstat(file).st_size != size:
-                raise OSError(errno.EBUSY, "somebody else is writing to it")
-            os.ftruncate(file, good)
-            os.fsync(file)
-            self._stamp = stamp(os.fstat(file))
-        finally:
-            os.close(file)
+    def _check_unchanged(self, file: int) -> None:
+        if stamp(os.fstat(file)) != self._stamp:
+            raise OSError(errno.EBUSY, "somebody else is writing to it")
 
     def _shorten(self, file: int, size: int) -> None:
         try:

@@ -3,6 +3,7 @@
 import os
 
 from retinue.domain.transcript import Said, snippet
+from retinue.store.disk import open_file
 from retinue.store.markdown import unescape
 from retinue.store.marker import OPEN, attributes
 
@@ -15,13 +16,13 @@ _SPEAKERS = (f"{OPEN}user".encode(), f"{OPEN}agent".encode())
 def last_words(path: str) -> str:
     """The start of what was said last in a session.md; nothing when that lies too far from its end."""
     try:
-        file = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        file = open_file(path)
     except OSError:
         return ""
     try:
         return _near_the_end(file)
     except OSError:
-        return ""  # a folder of that name can be opened and not read
+        return ""
     finally:
         os.close(file)
 

@@ -2,12 +2,29 @@
 
 from dataclasses import dataclass
 
+from retinue.store.disk import read_at
 from retinue.store.marker import BEGINS, KINDS, OPEN, Attributes, attributes, number_in
 from retinue.store.reading import FRAMES
 
 _OPEN = OPEN.encode()
 _SEPARATOR = b"\n" + _OPEN
 _STARTS = tuple(f"{OPEN}{kind}".encode() for kind in KINDS)
+_NEAR = 64 * 1024
+_ENOUGH = 3
+"""Markers other than of calls: the last may be torn, the one before tells whether a reply is whole."""
+
+
+def torn_from(file: int, size: int) -> int | None:
+    """The same of a file of any length, which is read from its end, no further than needed."""
+    length = _NEAR
+    while length < size:
+        data = read_at(file, size - length, length)
+        start = _several_back(data)
+        if start is not None:
+            torn = torn_at(data[start:])
+            return None if torn is None else size - length + start + torn
+        length *= 8
+    return torn_at(read_at(file, 0, size))
 
 
 def torn_at(data: bytes) -> int | None:
@@ -60,7 +77,7 @@ def _could_follow(data: bytes, start: int, line: bytes) -> bool:
     if last.length >= 0:
         whole = start - last.body > last.length or last.length == 0
         return whole and data[last.body + last.length : start] in FRAMES
-    return data[:start].endswith(b"\n\n") and len(line) > 1
+    return data.endswith(b"\n\n", 0, start) and len(line) > 1
 
 
 def _whole_replies(data: bytes, end: int) -> int:
@@ -71,6 +88,17 @@ def _whole_replies(data: bytes, end: int) -> int:
     if marker is None or marker.kind != "agent" or number_in(marker.known, "calls") <= calls:
         return end
     return marker.start
+
+
+def _several_back(data: bytes) -> int | None:
+    """Where the last few markers begin, of which some are not of calls; None when there are not so many."""
+    seen, marker = 0, _marker_before(data, len(data))
+    while marker is not None and marker.start:
+        seen += marker.kind != "call"
+        if seen == _ENOUGH:
+            return marker.start
+        marker = _marker_before(data, marker.start)
+    return None
 
 
 def _marker_before(data: bytes, end: int) -> _Marker | None:

@@ -5,13 +5,15 @@
 
 import json
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from retinue.domain.transcript import Entry, Said
 from retinue.store import names
-from retinue.store.disk import no_room, read_file, write_all
+from retinue.store.disk import no_room, open_file, read_at, write_all
+
+_BLOCK = 1 << 20
 
 
 def add(folder: str, directory: int, entries: Iterable[Entry]) -> None:
@@ -39,12 +41,16 @@ def add(folder: str, directory: int, entries: Iterable[Entry]) -> None:
         raise no_room(os.path.join(folder, names.THOUGHTS), error) from error
 
 
-def restored(entries: Sequence[Entry], directory: int) -> list[Entry]:
+def restored(entries: Sequence[Entry], thoughtful: Collection[str], directory: int) -> list[Entry]:
     """The entries with their blocks; an entry whose blocks are lost goes on without them."""
     try:
-        known = _blocks(read_file(names.THOUGHTS, directory=directory))
+        file = open_file(names.THOUGHTS, directory=directory)
     except OSError:
         return list(entries)
+    try:
+        known = _blocks(_lines_back(file, os.fstat(file).st_size), set(thoughtful))
+    finally:
+        os.close(file)
     return [
         replace(entry, thoughts=known[entry.id])
         if isinstance(entry, Said) and entry.by == "agent" and entry.id in known
@@ -53,12 +59,33 @@ def restored(entries: Sequence[Entry], directory: int) -> list[Entry]:
     ]
 
 
-def _blocks(data: bytes) -> Mapping[str, tuple[str, ...]]:
+def _blocks(lines: Iterator[bytes], wanted: set[str]) -> Mapping[str, tuple[str, ...]]:
+    """Of several lines for one entry the last holds, so the first from the end; when all are found, nothing more is read."""
     found: dict[str, tuple[str, ...]] = {}
-    for line in data.splitlines():
+    for line in lines:
         try:
             record: Any = json.loads(line)
-            found[record["id"]] = tuple(map(str, record["blocks"]))
+            if record["id"] in wanted:
+                found[record["id"]] = tuple(map(str, record["blocks"]))
+                wanted.discard(record["id"])
         except (ValueError, TypeError, KeyError, RecursionError):
             continue  # A line that a crash cut short belongs to an entry that was never written.
+        if not wanted:
+            break
     return found
+
+
+def _lines_back(file: int, end: int) -> Iterator[bytes]:
+    """A file's lines from its last to its first, a block at a time."""
+    pieces: list[bytes] = []
+    while end > 0:
+        start = max(0, end - _BLOCK)
+        first, *lines = read_at(file, start, end - start).split(b"\n")
+        if lines:
+            pieces.append(lines.pop())
+            yield b"".join(reversed(pieces))
+            yield from reversed(lines)
+            pieces = []
+        pieces.append(first)
+        end = start
+    yield b"".join(reversed(pieces))
