@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from retinue.domain.agent import NAME
-from retinue.store import toolnames, values
+from retinue.store import inner, toolnames, values
 from retinue.store.dialects import CLAUDE_MODELS, Verdict
 from retinue.store.fields import ALIASES
 
@@ -15,7 +15,7 @@ _EVERY = ("all", "all tools", "*", "['*']", '["*"]')
 _UNIQUE = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}|[0-9]+")
 """What only a database calls somebody."""
 _SERVED = re.compile(r"(anthropic|openai)/([^/\s]+)")
-_FILE = re.compile(r"\{file:([^{}\n]+)\}")
+_FILE = re.compile(r"\{file:([^{}\n]+)\}|(\S+\.(?:md|txt))")
 """A prompt that is the text of another file."""
 _ANY_MODEL = ("default", "auto", "fast", "any")
 
@@ -31,6 +31,8 @@ class Prepared:
     """Keys that were taken in with another, with what became of them."""
     kept: dict[str, Any] = field(default_factory=dict[str, Any])
     """What goes among the notes."""
+    lifted: dict[str, inner.Lifted] = field(default_factory=dict[str, inner.Lifted])
+    """Keys that stood inside a map of the source."""
 
 
 def prepared(source: Mapping[str, Any], mended: tuple[str, ...], stem: str) -> Prepared:
@@ -38,6 +40,7 @@ def prepared(source: Mapping[str, Any], mended: tuple[str, ...], stem: str) -> P
     found = Prepared(
         keys=dict(source), notes=dict.fromkeys(mended, "is no YAML as written; taken as plain text")
     )
+    _lift(found)
     _identity(found)
     _description(found)
     _prompt(found)
@@ -59,6 +62,15 @@ def prepared(source: Mapping[str, Any], mended: tuple[str, ...], stem: str) -> P
 
 def _note(found: Prepared, key: str, *said: str) -> None:
     found.notes[key] = "; ".join(each for each in (found.notes.get(key, ""), *said) if each)
+
+
+def _lift(found: Prepared) -> None:
+    """The map itself is kept, with all that it says besides."""
+    for each in inner.lifted(dict(found.keys)):
+        found.lifted[each.key] = each
+        found.keys[each.key] = each.value
+        if each.holder in found.keys:
+            found.kept[each.holder] = values.anything(found.keys.pop(each.holder), ())
 
 
 def _identity(found: Prepared) -> None:
@@ -98,7 +110,7 @@ def _prompt(found: Prepared) -> None:
         and (file := _FILE.fullmatch(prompt.strip()))
     ):
         del found.keys["prompt"]
-        found.keys["promptPath"] = file[1].strip()
+        found.keys["promptPath"] = (file[1] or file[2]).strip()
         found.settled["prompt"] = (Verdict.MAPPED, "the file's text is the prompt")
     first, second = found.keys.get("roleDefinition"), found.keys.get("customInstructions")
     if isinstance(first, str) and isinstance(second, str):

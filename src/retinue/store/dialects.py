@@ -126,6 +126,8 @@ def _tool_map(found: Mapping[str, Any], path: Path) -> Said:
     """Either switches (`write: false`), or details (`bash: {enabled: true, mode: read}`), which list what there is."""
     if all(isinstance(each, bool) for each in found.values()):
         return _switches(found)
+    if any(isinstance(each, list) for each in found.values()):
+        raise Wrong(path, "groups the tools under names of its own; write one list of the tools it may use")
     details = {
         toolnames.ours(name): _TOOL_DETAIL(each, (*path, name))
         for name, each in found.items()
@@ -278,17 +280,6 @@ def sandbox_mode(value: Any, path: Path) -> Said:
             sets={"notes": {"sandbox_mode": found}}, verdict=Verdict.KEPT, note="calls ask as they always do"
         )
     raise Wrong(path, f"'{found[:40]}' would open more than a definition may; remove it")
-
-
-def place(kind: str) -> Handler:
-    """A list of paths under a key of its own."""
-
-    def read(value: Any, path: Path) -> Said:
-        found = values.globs(value, path)
-        sets = {"paths": {kind: tuple(f"{each}**" if each.endswith("/") else each for each in found)}}
-        return Said(sets=sets, verdict=Verdict.MAPPED, note=f"paths.{kind}")
-
-    return read
 
 
 def disabled(value: Any, path: Path) -> Said:

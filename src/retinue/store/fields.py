@@ -7,7 +7,7 @@ from typing import Any
 from retinue.domain.agent import NAME, Exposure, Kind, Role
 from retinue.domain.limits import Limits
 from retinue.domain.workspace import Isolation
-from retinue.store import dialects, permissions, values
+from retinue.store import dialects, permissions, places, values
 from retinue.store.dialects import Handler, Said, Verdict
 from retinue.store.values import Path, Reader, Wrong
 
@@ -133,6 +133,7 @@ ALIASES: dict[str, str] = {
     "steps": "max_turns",
     "effort": "thinking", "reasoningEffort": "thinking", "reasoning_effort": "thinking",
     "model_reasoning_effort": "thinking", "thinking_level": "thinking", "thinkingLevel": "thinking",
+    "thinking-level": "thinking",
     "capabilities": "roles",
     "tools": "tool_allow", "toolAllowlist": "tool_allow", "tool_allowlist": "tool_allow",
     "allowed-tools": "tool_allow", "allowedTools": "tool_allow", "allowed_tools": "tool_allow",
@@ -141,6 +142,8 @@ ALIASES: dict[str, str] = {
     "tools_allowed": "tool_allow", "tools_denied": "tool_deny", "denied_tools": "tool_deny",
     "denied-tools": "tool_deny", "deniedTools": "tool_deny", "exclude_tools": "tool_deny",
     "excludeTools": "tool_deny", "blockedTools": "tool_deny", "blocked_tools": "tool_deny",
+    "restrictedTools": "tool_deny", "restricted_tools": "tool_deny", "forbiddenTools": "tool_deny",
+    "forbidden_tools": "tool_deny",
     "toolExposure": "tool_exposure",
     "skillAllowlist": "skill_allow", "skillDenylist": "skill_deny", "skills": "skill_allow",
     "capabilityAllowlist": "capability_allow", "capabilityDenylist": "capability_deny",
@@ -150,6 +153,12 @@ ALIASES: dict[str, str] = {
 }  # fmt: skip
 """Other spellings of our fields: in one definition a field is said once."""
 
+KEPT = (
+    "color", "colour", "icon", "emoji", "category", "tags", "author", "version", "license", "vibe",
+    "memory", "background", "initialPrompt", "argument-hint", "metadata", "created", "updated",
+)  # fmt: skip
+"""Keys that are stored among the notes, for show."""
+
 _OTHER: dict[str, Handler] = {
     "chat": dialects.chat,
     "defaultWorkspace": dialects.default_workspace,
@@ -157,10 +166,12 @@ _OTHER: dict[str, Handler] = {
     "subagents": dialects.subagents,
     "isolation": dialects.isolation,
     **dict.fromkeys(("permissionMode", "permission_mode", "permission-mode"), dialects.permission_mode),
-    **dict.fromkeys(("allowed_paths", "allowedPaths"), dialects.place("read")),
+    **dict.fromkeys(("allowed_paths", "allowedPaths"), places.allowed_paths),
     **dict.fromkeys(
-        ("denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths", "disallowed_paths"), dialects.place("deny")
+        ("denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths", "disallowed_paths"), places.denied_paths
     ),
+    "file_access": places.file_access,
+    "network_access": places.network_access,
     "mode": dialects.mode,
     "permission": permissions.permission,
     "permissions": permissions.permission,
@@ -169,6 +180,7 @@ _OTHER: dict[str, Handler] = {
     "sandbox_mode": dialects.sandbox_mode,
     "groups": dialects.groups,
     "agents": dialects.agents,
+    "spawns": dialects.agents,
     "disable": dialects.disabled,
     "disabled": dialects.disabled,
     "hidden": dialects.hidden,
@@ -180,13 +192,7 @@ _OTHER: dict[str, Handler] = {
         ("mcpServers", "mcp-servers", "mcp_servers"),
         dialects.refused("servers are set up by the operator, not by a definition; remove it"),
     ),
-    **{
-        key: dialects.kept(key)
-        for key in (
-            "color", "colour", "icon", "emoji", "category", "tags", "author", "version", "license", "vibe",
-            "memory", "background", "initialPrompt", "argument-hint", "metadata", "created", "updated",
-        )
-    },
+    **{key: dialects.kept(key) for key in KEPT},
 }  # fmt: skip
 """Keys that say something about one or more of our fields in another way, or nothing here."""
 

@@ -2,7 +2,7 @@
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
@@ -29,7 +29,7 @@ _LIMITING = frozenset(
         "isolation", "subagents", "permission", "permissions", "groups", "agents", "readonly", "readOnly", "read_only",
         "read-only", "canEdit", "can_edit", "enable_write_tools", "disable", "disabled",
         "allowed_paths", "allowedPaths", "denied_paths", "deniedPaths", "forbidden_paths", "blocked_paths",
-        "disallowed_paths",
+        "disallowed_paths", "file_access", "network_access", "spawns",
     )
 )  # fmt: skip
 """Fields that take rights away: one that cannot be understood cannot be left out either."""
@@ -140,10 +140,7 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         return checked, None
     ready = abroad.prepared(found.keys, found.mended, found.path.stem)
     partial, readings = interpret(ready.keys)
-    problems = [str(each.wrong) for each in readings if each.wrong is not None and _limits(each.key)]
-    problems += [
-        f"{each.key}: is not a known field{_meant(each.key)}" for each in readings if _near_limit(each)
-    ]
+    problems = [*_problems(readings, ready)]
     stands = _as_it_stands(found)
     strange = bool(_SERVER & (partial.get("driver_settings") or {}).keys())
     if strange and stands:
@@ -154,24 +151,68 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         agent = _agent(found, merged(partial, _kept(readings, ready.kept)), name)
     except (Wrong, BadDefinition) as error:
         problems.append(str(error))
-    said = {each.key: each for each in readings}
-    verdicts = tuple(
-        _settled(key, value, *ready.settled[key])
-        if key in ready.settled
-        else _verdict(said[key], value, ready.notes.get(key, ""))
-        for key, value in found.keys.items()
-    )
     checked = Checked(
         path=where,
         stands=stands,
         ok=not problems,
         name=name,
         dialect=_dialect(found.keys),
-        fields=verdicts,
+        fields=_verdicts(found.keys, readings, ready),
         problems=tuple(problems),
         mended=found.mended,
     )
     return checked, None if problems or strange else agent
+
+
+def _problems(readings: list[Reading], ready: abroad.Prepared) -> Iterator[str]:
+    """What cannot be left out and cannot be had. An agent without its prompt is another agent."""
+    for each in readings:
+        if each.wrong is not None and (_limits(each.key) or ALIASES.get(each.key, each.key) == "prompt"):
+            yield _placed(str(each.wrong), each.key, ready)
+        elif _near_limit(each):
+            yield f"{each.key}: is not a known field{_meant(each.key)}"
+
+
+def _placed(problem: str, key: str, ready: abroad.Prepared) -> str:
+    """A thing that was lifted out of a map is named by where it stands."""
+    if key not in ready.lifted:
+        return problem
+    lifted = ready.lifted[key]
+    return f"{lifted.holder}.{lifted.inner}{problem.removeprefix(key)}"
+
+
+def _verdicts(
+    source: Mapping[str, Any], readings: list[Reading], ready: abroad.Prepared
+) -> tuple[FieldVerdict, ...]:
+    """One for each key of the source, whatever it came to."""
+    said = {each.key: each for each in readings}
+    return tuple(
+        _settled(key, value, *ready.settled[key])
+        if key in ready.settled
+        else _verdict(said[key], value, ready.notes.get(key, ""))
+        if key in said
+        else _opened(key, value, said, ready)
+        for key, value in source.items()
+    )
+
+
+def _opened(holder: str, value: Any, said: Mapping[str, Reading], ready: abroad.Prepared) -> FieldVerdict:
+    """What became of a map out of which things were lifted."""
+    notes: list[str] = []
+    wrong = False
+    for key, each in ready.lifted.items():
+        if each.holder != holder:
+            continue
+        reading = said.get(key)
+        wrong = wrong or (reading is not None and reading.wrong is not None)
+        native = ALIASES.get(key, key)
+        told = (reading.note if reading is not None else "", ready.notes.get(key, ""))
+        words = "; ".join(one for one in told if one and one != f"as {native}")
+        meant = f" is {native}" if native in NATIVE and native != each.inner else ""
+        notes.append(f"{each.inner}{meant}" + (f" ({words})" if words else ""))
+    verdict = Verdict.REFUSED if wrong else Verdict.MAPPED
+    say = f"{'; '.join(notes)}; the rest is kept among the notes"
+    return FieldVerdict(field=holder, value_shown=_shown(value), verdict=verdict, note=say)
 
 
 def _agent(found: wild.Found, partial: Partial, name: str) -> Agent:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, cast
 
-from retinue.store import toolnames, values
+from retinue.store import places, toolnames, values
 from retinue.store.dialects import Said, Verdict
 from retinue.store.values import Path, Wrong
 
@@ -97,7 +97,8 @@ def _limits(parts: _ByPattern) -> dict[str, Any]:
             continue
         if listed:
             before = paths.get("read")
-            paths["read"] = tuple(each for each in map(_place, allowed) if before is None or each in before)
+            here = tuple(places.workspace_glob(_place(each)) for each in allowed)
+            paths["read"] = tuple(each for each in here if before is None or each in before)
         if denied:
             paths["deny"] = tuple(dict.fromkeys((*paths.get("deny", ()), *map(_wide, denied))))
     return sets | ({"paths": paths} if paths else {})

@@ -1,0 +1,65 @@
+"""What other programs write inside a map of their own: limits are lifted out, because kept for show they limit nothing."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, cast
+
+from retinue.store.fields import ALIASES, KEPT, KNOWN
+
+_RIGHTS = frozenset(
+    (
+        "capabilities", "config", "configuration", "configuration_fields", "constraints", "restrictions", "security",
+        "settings",
+    )
+)  # fmt: skip
+"""Maps that speak of rights: here `tools` are those it may use. Elsewhere they may be what has to be installed."""
+
+_ANYWHERE = frozenset(
+    (
+        *(key for key, native in ALIASES.items() if native in ("tool_allow", "tool_deny") and key != "tools"),
+        "tool_allow", "tool_deny", "allowed_paths", "allowedPaths", "denied_paths", "deniedPaths", "forbidden_paths",
+        "blocked_paths", "disallowed_paths", "readonly", "readOnly", "read_only", "read-only", "canEdit", "can_edit",
+        "enable_write_tools", "sandbox_mode", "file_access", "network_access",
+    )
+)  # fmt: skip
+"""Words that take rights away wherever they stand."""
+
+_HELPFUL = {"metadata": ("description",)} | dict.fromkeys(_RIGHTS, ("model",))
+"""What is lifted where nothing else says it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lifted:
+    """One thing that stood inside a map."""
+
+    key: str
+    """What it is called among the keys of the definition: a spelling that was free."""
+    holder: str
+    inner: str
+    value: Any
+
+
+def lifted(keys: Mapping[str, Any]) -> Iterator[Lifted]:
+    """A limit that is also said elsewhere comes out under another spelling, so that both are seen to say the same."""
+    taken = set(keys)
+    for holder, value in keys.items():
+        if not isinstance(value, dict) or (holder in KNOWN and holder not in (*KEPT, "capabilities")):
+            continue
+        for inner, each in cast("dict[Any, Any]", value).items():
+            key = _limit(holder, inner, taken) or _help(holder, inner, each, taken)
+            if key and each is not None:
+                taken.add(key)
+                yield Lifted(key=key, holder=holder, inner=inner, value=each)
+
+
+def _limit(holder: str, inner: Any, taken: set[str]) -> str:
+    if inner not in _ANYWHERE and not (inner == "tools" and holder in _RIGHTS):
+        return ""
+    native = ALIASES.get(inner, inner)
+    spellings = (inner, native, *(key for key, meant in ALIASES.items() if meant == native))
+    return next((each for each in spellings if each not in taken), inner)
+
+
+def _help(holder: str, inner: Any, value: Any, taken: set[str]) -> str:
+    said = {ALIASES.get(key, key) for key in taken}
+    return inner if inner in _HELPFUL.get(holder, ()) and inner not in said and isinstance(value, str) else ""
