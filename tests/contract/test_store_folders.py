@@ -163,7 +163,7 @@ async def test_what_a_crash_left_half_built_is_not_listed_and_swept_after_an_hou
         (half / "session.md").touch()
     os.utime(old, (time.time() - 4000, time.time() - 4000))
     assert await store.sessions() == [await store.find(parent.id)]
-    assert await store.sweep() == [str(old)]
+    assert store.sweep() == [str(old)]
     assert young.exists()
 
 
@@ -459,7 +459,7 @@ async def test_deleted_sessions_are_swept_after_a_month(store: FileStore, tmp_pa
     old = tmp_path / "sessions" / "x-20260101000000.deleted.20260102000000"
     (old / "branches").mkdir(parents=True)
     fresh = await store.delete(await store.create(new()))
-    assert await store.sweep() == [str(old)]
+    assert store.sweep() == [str(old)]
     assert Path(fresh).is_dir()
 
 

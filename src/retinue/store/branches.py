@@ -13,7 +13,7 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Said
 from retinue.errors import Failed, NotFound, Refused, Usage
 from retinue.ports import Chance
-from retinue.store import folder, names
+from retinue.store import folder, names, tree
 from retinue.store.disk import copy_new, no_room, open_file, read_at, sync_path, unused, write_new
 from retinue.store.facts import write_branch, write_facts
 from retinue.store.markdown import head
@@ -130,7 +130,7 @@ def _copy(source: str, file: int, end: int, twin: Session, chance: Chance) -> No
             with _opened(os.path.join(source, name)) as (other, size):
                 copy_new(os.path.join(twin.path, name), other, 0, size)
     inside = os.path.join(twin.path, names.AGENTS)
-    for child in folder.children(source):
+    for child in tree.children(source):
         if not os.path.isdir(inside):
             os.mkdir(inside, 0o700)
         known = folder.read(child).session

@@ -1,38 +1,33 @@
 """Conversations as folders below one root: the store that one machine uses."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
-# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH116, PTH118, PTH119, PTH120
+# ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH118, PTH119, PTH120
 
 import os
-import shutil
-import stat
-import time
 from collections.abc import AsyncGenerator
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 from retinue.domain.agent import Agent, preset_hash
-from retinue.domain.session import Session, stamp
+from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
 from retinue.errors import BadDefinition, Failed, Usage
 from retinue.ports import Chance, NewSession
-from retinue.store import branches, definitions, folder, names
+from retinue.store import branches, definitions, folder, names, tree
 from retinue.store.conversation import FileConversation, opened
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
 from retinue.store.lock import alone, held, hold
 from retinue.store.reading import read
 from retinue.store.shelf import Shelf, top_folder
+from retinue.store.sweep import sweep
 from retinue.store.tail import torn_at
 from retinue.store.threads import Threads
 
 _LONGEST_NAME = 200
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases"})
-_STALE_SECONDS = 3600
-_DELETED_KEPT = timedelta(days=30)
 
 
 class FileStore:
@@ -42,7 +37,7 @@ class FileStore:
         self.root = root
         self._chance = chance
         self._threads = Threads()
-        self._shelf = Shelf(os.path.realpath(root))
+        self._shelf = Shelf(os.path.realpath(root), chance.uuid)
 
     def close(self) -> None:
         """Ends the threads; what they are writing is written first."""
@@ -55,7 +50,7 @@ class FileStore:
         return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
-        everything = await self._threads.do(self._shelf.all)
+        everything = await self._threads.do(self._shelf.listed)
         chosen = [each for each in everything if (children or each.top) and agent in {None, each.agent}]
         return sorted(chosen, key=lambda each: (each.updated_at, each.id), reverse=True)
 
@@ -116,9 +111,9 @@ class FileStore:
             )
         )
 
-    async def sweep(self) -> list[str]:
-        """Removes what a crash left half built and what was deleted long ago; says what it removed."""
-        return await self._threads.do(self._sweep)
+    def sweep(self) -> list[str]:
+        """What crashes left half built and what was deleted long ago is removed, at most once a day; says what was."""
+        return sweep(self._shelf.root, self._chance.now())
 
     def _create(self, new: NewSession) -> Session:
         self._make_root()
@@ -193,7 +188,7 @@ class FileStore:
         top = top_folder(session)
         now = self._chance.now()
         with ExitStack() as stack:
-            for path in folder.within(top):
+            for path in tree.within(top):
                 stack.enter_context(held(path))
             final = unused(os.path.dirname(top), names.deleted(os.path.basename(top), now))
             try:
@@ -202,19 +197,6 @@ class FileStore:
             except OSError as error:
                 raise no_room(top, error) from error
         return final
-
-    def _sweep(self) -> list[str]:
-        forgotten = stamp(self._chance.now() - _DELETED_KEPT)
-        removed: list[str] = []
-        for path in list(folder.leftovers(self._shelf.root)):
-            name = os.path.basename(path)
-            gone = names.deleted_at(name)
-            with suppress(OSError):
-                old = gone < forgotten if gone else time.time() - os.stat(path).st_mtime > _STALE_SECONDS
-                if old:
-                    shutil.rmtree(path) if stat.S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
-                    removed.append(path)
-        return removed
 
 
 def _preset(session: Session) -> tuple[Agent, str]:

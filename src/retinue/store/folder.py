@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,7 +35,6 @@ _SLUG_TIME = re.compile(r"-(\d{14})(?:-|$)")
 _NO_FACTS = Facts(id="")
 _NO_HEAD = Head(slug="")
 _NEVER = datetime.fromtimestamp(0, UTC)
-_DEEPEST = 16
 
 _MOST_OF_ONE_NAME = 1_000_000
 _MOST_REMEMBERED = 1_000
@@ -84,16 +83,27 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
         ceiling=new.ceiling,
         preset_hash=new.preset_hash,
     )
-    temporary = os.path.join(where, f"{names.NEW}{token}")
+    with suppress(FileExistsError):
+        os.mkdir(os.path.join(root, names.STAGING), 0o700)
     try:
         with suppress(FileExistsError):
             os.mkdir(where, 0o700)
-        return _build(session, root, where, temporary, new.preset)
-    except BaseException as error:
-        shutil.rmtree(temporary, ignore_errors=True)
-        if isinstance(error, OSError):
-            raise no_room(where, error) from error
-        raise
+        return _built(session, root, where, new.preset)
+    except OSError as error:
+        raise no_room(where, error) from error
+
+
+def _built(session: Session, root: str, where: str, preset: str) -> Session:
+    """What dies half way is left where it is swept: in one folder for all, where that is one file system."""
+    for above in (os.path.join(root, names.STAGING), where):
+        temporary = os.path.join(above, f"{names.NEW}{session.id}")
+        try:
+            return _build(session, root, where, temporary, preset)
+        except BaseException as error:
+            shutil.rmtree(temporary, ignore_errors=True)
+            if not isinstance(error, OSError) or error.errno != errno.EXDEV:
+                raise
+    raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
 def _build(session: Session, root: str, where: str, temporary: str, preset: str) -> Session:
@@ -120,7 +130,7 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
         try:
             os.rename(temporary, folder)
         except OSError as error:
-            if error.errno not in _TAKEN:
+            if error.errno not in _TAKEN or not os.path.isdir(where):
                 raise
             os.unlink(os.path.join(inner, names.PLAN))
             os.unlink(os.path.join(inner, names.FACTS))
@@ -134,10 +144,7 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
 def _maker(root: str, token: str) -> Callable[[str, bytes], None]:
     """How a new file is made: in one folder for all and then moved, where that is one file system. A file made in a
     folder that is itself new costs a journalling file system several times as much."""
-    staging = os.path.join(root, names.STAGING)
-    with suppress(FileExistsError):
-        os.mkdir(staging, 0o700)
-    staged = os.path.join(staging, token)
+    staged = os.path.join(root, names.STAGING, token)
 
     def make(path: str, data: bytes) -> None:
         write_new(staged, data)
@@ -289,67 +296,3 @@ def _slug_agent(slug: str) -> str:
 
 def _aware(at: datetime | None) -> datetime | None:
     return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
-
-
-def walk(root: str) -> Iterator[str]:
-    """Every session folder below the root: branches, and the agents of each, and theirs."""
-    for top in _folders(root):
-        if not os.path.lexists(os.path.join(top, names.SESSION)):
-            yield from within(top)
-
-
-def within(path: str) -> Iterator[str]:
-    """The session folders in one session's folder, itself included."""
-    if os.path.lexists(os.path.join(path, names.SESSION)):
-        yield path
-        yield from _agents(path, 0)
-        return
-    for branch in _folders(os.path.join(path, names.BRANCHES)):
-        if os.path.lexists(os.path.join(branch, names.SESSION)):
-            yield branch
-            yield from _agents(branch, 0)
-
-
-def children(path: str) -> Iterator[str]:
-    """The folders of a session's own children."""
-    for child in _folders(os.path.join(path, names.AGENTS)):
-        if os.path.lexists(os.path.join(child, names.SESSION)):
-            yield child
-
-
-def leftovers(root: str) -> Iterator[str]:
-    """What was never finished, and what was deleted."""
-    with suppress(FileNotFoundError), os.scandir(os.path.join(root, names.STAGING)) as staged:
-        yield from (each.path for each in staged)
-    for above, inside, _ in os.walk(root):
-        gone = [name for name in inside if name.startswith(names.NEW) or names.deleted_at(name)]
-        yield from (os.path.join(above, name) for name in gone)
-        inside[:] = [name for name in inside if names.listed(name)]
-
-
-def _agents(path: str, depth: int) -> Iterator[str]:
-    if depth > _DEEPEST:
-        return
-    for child in children(path):
-        yield child
-        yield from _agents(child, depth + 1)
-
-
-def _folders(path: str) -> Iterator[str]:
-    try:
-        with os.scandir(path) as found:
-            inside = sorted(
-                each.path for each in found if names.listed(each.name) and each.is_dir(follow_symlinks=False)
-            )
-    except (FileNotFoundError, NotADirectoryError, PermissionError):
-        return
-    yield from inside
-
-
-def current(top: str) -> str | None:
-    """The branch folder that `current` names; main when the link is gone."""
-    for name in (names.CURRENT, os.path.join(names.BRANCHES, names.MAIN)):
-        branch = os.path.realpath(os.path.join(top, name))
-        if os.path.lexists(os.path.join(branch, names.SESSION)):
-            return branch
-    return None

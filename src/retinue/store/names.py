@@ -17,12 +17,21 @@ AGENTS = "agents"
 CURRENT = "current"
 MAIN = "main"
 STAGING = ".staging"
-"""Where new files are made before they are moved into their folder."""
+"""Where new files and folders are made before they are moved to their place."""
+INDEX = ".index"
+"""What the last list found: derived, and gone without loss."""
+SWEPT = ".swept"
+"""When leftovers were last looked for, and how far."""
 CHANGES = ".changes"
 """Locked for a moment while names and facts change, so that two processes do not both take one name."""
 NEW = ".new-"
 """How a folder is called until it is complete."""
 
+_UNFINISHED = re.compile(
+    rf"\.(?:session\.md|preset\.md|scope-plan\.yml|session\.json|{CURRENT})[.-]"
+    r"(?:[0-9a-f]{8}-[0-9a-f-]{27}|torn-\d{14}(?:-\d+)?)"
+)
+"""How a file or a link is called until it takes the place of another."""
 _DELETED = re.compile(r"\.deleted\.(\d{14})(?:-\d+)?$")
 
 
@@ -42,6 +51,11 @@ def deleted_at(name: str) -> str | None:
     """When a folder of this name was deleted, as its name says; None for a living one."""
     found = _DELETED.search(name)
     return found[1] if found else None
+
+
+def left_over(name: str) -> bool:
+    """Whether something of this name was never finished, or was deleted."""
+    return name.startswith(NEW) or _UNFINISHED.fullmatch(name) is not None or deleted_at(name) is not None
 
 
 def branch(name: str, at: datetime) -> str:

@@ -10,8 +10,9 @@ from dataclasses import replace
 
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Usage
-from retinue.store import folder, names
+from retinue.store import folder, names, tree
 from retinue.store.disk import read_start
+from retinue.store.index import Index
 from retinue.store.marker import read_head
 
 _SHOWN = 8
@@ -20,8 +21,9 @@ _SHOWN = 8
 class Shelf:
     """The files are the truth. What is remembered is where a session was and how its files looked then."""
 
-    def __init__(self, root: str) -> None:
+    def __init__(self, root: str, token: Callable[[], str]) -> None:
         self.root = root
+        self._index = Index(root, token)
         self._known: dict[str, folder.Found] = {}
         self._places: dict[str, str] = {}
 
@@ -42,8 +44,15 @@ class Shelf:
         self._places[session.id] = session.path
         return fresh
 
+    def listed(self) -> list[Session]:
+        """Every session, for showing. Whether a person wrote into a session's small files in place is not looked at."""
+        found = self._index.sessions(lambda path: self.at(path).session)
+        self._places = {each.id: each.path for each in found}
+        return found
+
     def all(self) -> list[Session]:
-        found = {path: self.at(path) for path in folder.walk(self.root)}
+        """Every session, as all of its files are now."""
+        found = {path: self.at(path) for path in tree.walk(self.root)}
         self._known = found
         self._places = {each.session.id: path for path, each in found.items()}
         return [each.session for each in found.values()]
@@ -52,7 +61,7 @@ class Shelf:
         """The one session that is meant. Usage lists the candidates of an ambiguous name, NotFound the nearest."""
         if not ref.strip():
             raise Usage("Name a session: its id, slug, alias, name or path")
-        found = self._remembered(ref) or self._named(ref) or self._by_path(ref)
+        found = self._remembered(ref) or self._named(ref) or self._by_path(ref) or self._listed(ref)
         if found is not None:
             return found
         everything = self.all()
@@ -83,7 +92,7 @@ class Shelf:
         if slug in {"", ".", ".."} or "/" in branch or not names.listed(slug) or not os.path.isdir(top):
             return None
         if not branch:
-            path = folder.current(top)
+            path = tree.current(top)
             return self.at(path).session if path else None
         path = os.path.join(top, names.BRANCHES, branch)
         hidden = branch in {".", ".."} or not names.listed(branch)
@@ -104,7 +113,7 @@ class Shelf:
     def _by_folder(self, path: str, ref: str) -> Session | None:
         if os.path.isfile(os.path.join(path, names.SESSION)) and _is_session(path):
             return self.at(path).session
-        branch = folder.current(path) if os.path.isdir(os.path.join(path, names.BRANCHES)) else None
+        branch = tree.current(path) if os.path.isdir(os.path.join(path, names.BRANCHES)) else None
         if branch is not None and _is_session(branch):
             return self.at(branch).session
         if "/" in ref:
@@ -118,6 +127,14 @@ class Shelf:
         if name == names.SESSION or "/" in ref or name.endswith(".md"):
             raise Usage(f"{ref} is not a session: it does not begin with Retinue's head line")
         return None
+
+    def _listed(self, ref: str) -> Session | None:
+        """The list says where to look, and the files there whether it was right."""
+        found = [each for each in self.listed() if _exactly(each, ref)]
+        if len(found) != 1:
+            return None
+        session = self.at(found[0].path).session
+        return session if _exactly(session, ref) else None
 
     def _one(self, found: Sequence[Session], ref: str) -> Session | None:
         """Branches of one session are told apart by which of them is current."""
@@ -134,7 +151,7 @@ class Shelf:
     def _is_current(self, session: Session) -> bool:
         inside = os.path.relpath(session.path, self.root).split(os.sep)
         branch = os.path.join(self.root, *inside[:3])
-        return folder.current(os.path.join(self.root, inside[0])) == os.path.realpath(branch)
+        return tree.current(os.path.join(self.root, inside[0])) == os.path.realpath(branch)
 
 
 def top_folder(session: Session) -> str:

@@ -1,0 +1,157 @@
+"""What the last list found and how the folders looked then: ten thousand sessions are listed without reading them."""
+
+# Names are joined and opened thousands of times here, below descriptors: text is enough.
+# ruff: noqa: PTH105, PTH108, PTH118
+
+import gc
+import os
+import time
+import zlib
+from collections.abc import Callable, Generator, Mapping
+from contextlib import contextmanager, suppress
+from dataclasses import fields
+
+import msgspec
+
+from retinue import __version__
+from retinue.domain.session import Session
+from retinue.domain.workspace import Workspace
+from retinue.store import names, tree
+from retinue.store.disk import Stamp, read_file, stamp, stamp_of, write_new
+
+_SETTLED_NS = 50_000_000
+"""The kernel's clock for files ticks every few milliseconds: of two changes within one tick the second leaves no
+trace. What changed so shortly before it was looked at is looked through again the next time."""
+_FEWEST = 64
+"""So many changed folders are read faster than the index is written."""
+_RATIO = 64
+_MOST_BYTES = 1 << 28
+
+
+class Family(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    """A folder below the root: the sessions in it, and the stamps that tell that they are still what they were."""
+
+    looks: tuple[tuple[str, Stamp], ...]
+    """Paths below the root. None at all when the folder must be looked through in any case."""
+    sessions: tuple[Session, ...]
+
+
+class _Kept(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
+    form: str
+    root: str
+    families: dict[str, Family]
+
+
+_FORM = f"1 {__version__} {' '.join(each.name for kind in (Session, Workspace) for each in fields(kind))}"
+"""What wrote an index. Another release, or another idea of a session, begins anew."""
+_DECODER = msgspec.msgpack.Decoder(_Kept)
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+class Index:
+    """Derived from the folders, and only for lists: whoever works in a session reads its files. It may be deleted at
+    any time, and an index that cannot be read or written costs time and nothing else."""
+
+    def __init__(self, root: str, token: Callable[[], str]) -> None:
+        self._root = root
+        self._token = token
+        self._known: Mapping[str, Family] | None = None
+        self._unsaved: frozenset[str] = frozenset()
+
+    def sessions(self, read: Callable[[str], Session]) -> list[Session]:
+        """Every session below the root. `read` is asked for those in folders that do not look as they did."""
+        try:
+            directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except OSError:
+            return []
+        try:
+            known = self._loaded() if self._known is None else self._known
+            found: dict[str, Family] = {}
+            changed: set[str] = set()
+            for name in tree.tops(self._root):
+                family = known.get(name)
+                if family is None or not _as_before(family, directory):
+                    family = _surveyed(self._root, name, read)
+                    changed.add(name)
+                found[name] = family
+        finally:
+            os.close(directory)
+        self._known = found
+        self._keep(found, self._unsaved | changed, gone=known.keys() - found.keys())
+        return [session for family in found.values() for session in family.sessions]
+
+    def _loaded(self) -> Mapping[str, Family]:
+        try:
+            data = memoryview(read_file(os.path.join(self._root, names.INDEX)))
+            if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
+                return {}
+            with _no_collecting():
+                kept = _DECODER.decode(data[4:])
+        except (OSError, ValueError):
+            return {}
+        return kept.families if (kept.form, kept.root) == (_FORM, self._root) else {}
+
+    def _keep(self, found: Mapping[str, Family], unsaved: frozenset[str], *, gone: set[str]) -> None:
+        """Written when reading what changed costs more than writing it down, and when it names what is no more."""
+        ripe = {name for name in unsaved if name in found and found[name].looks}
+        many = len(ripe) >= _FEWEST and len(ripe) * _RATIO >= len(found)
+        self._unsaved = unsaved
+        if not many and not (gone and os.path.lexists(os.path.join(self._root, names.INDEX))):
+            return
+        temporary = os.path.join(self._root, names.STAGING, self._token())
+        try:
+            write_new(temporary, _encoded(self._root, found))
+            os.replace(temporary, os.path.join(self._root, names.INDEX))
+        except OSError:
+            with suppress(OSError):
+                os.unlink(temporary)
+        self._unsaved = unsaved - ripe
+
+
+def _as_before(family: Family, directory: int) -> bool:
+    try:
+        for path, known in family.looks:
+            if stamp(os.stat(path, dir_fd=directory)) != known:
+                return False
+    except OSError:
+        return False
+    return bool(family.looks)
+
+
+def _surveyed(root: str, name: str, read: Callable[[str], Session]) -> Family:
+    """Each path is looked at before what it holds is read: a change in between is seen the next time."""
+    began = time.time_ns()
+    looks: list[tuple[str, Stamp]] = []
+
+    def look(path: str) -> None:
+        with suppress(OSError):
+            if found := stamp_of(path):
+                looks.append((path[len(root) + 1 :], found))
+
+    sessions = tuple(read(path) for path in tree.family(os.path.join(root, name), look))
+    settled = all(found[3] < began - _SETTLED_NS for _, found in looks)
+    return Family(looks=tuple(looks) if settled else (), sessions=sessions)
+
+
+def _encoded(root: str, found: Mapping[str, Family]) -> bytes:
+    families: dict[str, msgspec.Raw] = {}
+    for name, family in found.items():
+        if family.looks:
+            # What no such file can hold, a name that is no text for example, is read each time.
+            with suppress(ValueError, TypeError, OverflowError):
+                _ENCODER.encode(name)
+                families[name] = msgspec.Raw(_ENCODER.encode(family))
+    data = _ENCODER.encode((_FORM, root, families))
+    return zlib.crc32(data).to_bytes(4, "big") + data
+
+
+@contextmanager
+def _no_collecting() -> Generator[None]:
+    """A hundred thousand new values with no cycles among them: looking for some would take longer than making them."""
+    was = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was:
+            gc.enable()
