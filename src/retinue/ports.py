@@ -42,6 +42,15 @@ class Conversation(Protocol):
     @property
     def entries(self) -> Sequence[Entry]: ...
 
+    @property
+    def abridged(self) -> bool:
+        """The file is too long to be held: `entries` are its newest, beginning where an exchange does."""
+        ...
+
+    async def earlier(self, run: str) -> Sequence[Entry]:
+        """A run's own entries that stand before those held; from then on they are not added again either."""
+        ...
+
     async def append(self, *entries: Entry) -> None:
         """All of them in one write, on disk when this returns; an entry already there by id is not added again.
         A cancellation meanwhile passes on when they are there, or are known not to be."""

@@ -71,10 +71,10 @@ async def the_conversations(
     said: dict[str, set[str]] = {}
     for session in sessions:
         where = f"{session.path}/session.md"
-        entries, problems = await store.entries(session)
-        told = {entry.run for entry in entries if entry.run}
+        survey = await store.survey(session)
+        told = set(survey.runs)
         said[session.id] = told
-        bad = [*problems, *await store.problems(session)]
+        bad = [*survey.problems, *await store.problems(session)]
         findings += [
             Finding(level="bad", what=problem, do=f"mend {where}: it is left as it is") for problem in bad
         ]

@@ -1,6 +1,6 @@
 """What a surface asks about conversations, and does to them without a run."""
 
-from collections.abc import Callable
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 from retinue.domain.run import Run, Status
@@ -34,14 +34,14 @@ class Sessions:
     async def session_json(self, ref: str) -> dict[str, Any]:
         """The shape that `sessions show --json` prints."""
         session = await self.store.find(ref)
-        entries, problems = await self.store.entries(session)
+        survey = await self.store.survey(session)
         running = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
         return session_as_json(session) | {
             "status": str(running[0].status) if running else "idle",
-            "entries": len(entries),
+            "entries": survey.entries,
             "announcements": [],
             "preset": await self._preset_rules(session),
-            "problems": [*problems, *await self.store.problems(session)],
+            "problems": [*survey.problems, *await self.store.problems(session)],
         }
 
     async def _preset_rules(self, session: Session) -> str:
@@ -57,6 +57,16 @@ class Sessions:
     async def entries(self, ref: str) -> list[Entry]:
         entries, _ = await self.store.entries(await self.store.find(ref))
         return entries
+
+    async def portions(self, ref: str) -> AsyncGenerator[list[Entry]]:
+        """The same, some entries at a time: for a conversation of any length."""
+        async for entries in self.store.portions(await self.store.find(ref)):
+            yield entries
+
+    async def text(self, ref: str) -> AsyncGenerator[str]:
+        """A conversation as it stands in its file, piece by piece."""
+        async for piece in self.store.text(await self.store.find(ref)):
+            yield piece
 
     async def rename(self, ref: str, name: str) -> Session:
         return await self.store.change(await self.store.find(ref), name=name)

@@ -18,6 +18,8 @@ Your last message is the only thing the one who asked will see. Make it complete
 the answer, the facts it rests on with their paths, and what is still open."""
 """Stands in front of every sub-agent's own prompt."""
 
+LEFT_OUT = "This conversation is too long to be shown whole: its earlier entries are left out here."
+
 SYSTEM_PREFIX = "system_"
 """Only the runtime registers tools with this prefix; they are always available and never listed."""
 
@@ -45,6 +47,11 @@ def system_prompt(
     if shown:
         sections.append(tools_section(shown))
     return "\n\n".join(section.strip("\n") for section in sections)
+
+
+def abridged(system: str) -> str:
+    """The prompt of a conversation whose beginning is left out. Only the fact is told: where it begins may move."""
+    return f"{system}\n\n{LEFT_OUT}".strip()
 
 
 def task_section(task: str) -> str:

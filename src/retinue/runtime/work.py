@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
+from retinue.domain.prompt import abridged
 from retinue.domain.run import Reason, Run, Status, iso_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Called, Notice, Returned, Said
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.turn import Reply, Request, Stop
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
@@ -115,11 +116,12 @@ class _Work:
 
     async def _conversed(self, talk: Conversation) -> Outcome:
         plan = await prepare(self.run, talk.session, self.ports)
-        self.run = replace(
-            recounted(self.run, talk.entries), scope_hash=plan.scope.hash, model=plan.model.full
-        )
+        earlier = await talk.earlier(self.run.id) if self.run.attempts > 1 or self.run.turns else ()
+        run = recounted(self.run, _all(earlier, talk))
+        self.run = replace(run, scope_hash=plan.scope.hash, model=plan.model.full)
         await self._asked(talk)
-        if (said := conclusion(self.run, talk.entries)) and (outcome := await self._over(said, talk, plan)):
+        said = conclusion(self.run, _all(earlier, talk))
+        if said and (outcome := await self._over(said, talk, plan)):
             return outcome
         again, lost = unanswered(talk.entries, self.run, self.ports)
         if lost:
@@ -167,7 +169,7 @@ class _Work:
         request = Request(
             model=plan.model,
             agent=self.run.agent,
-            system=plan.system,
+            system=abridged(plan.system) if talk.abridged else plan.system,
             tools=plan.tools,
             entries=talk.entries,
             memo=talk.memo,
@@ -329,6 +331,10 @@ async def _place(run: Run, ports: Ports) -> Session:
         return await ports.store.find(run.path)
     except RetinueError:
         return await ports.store.find(run.session_id)
+
+
+def _all(earlier: Sequence[Entry], talk: Conversation) -> Sequence[Entry]:
+    return [*earlier, *talk.entries] if earlier else talk.entries
 
 
 def _runnable(called: Called, ports: Ports) -> bool:

@@ -53,11 +53,11 @@ class FileConversation:
         self._taken: dict[str, Said] = {}
 
     @property
-    def cut(self) -> bool:
+    def abridged(self) -> bool:
         return self._file.start > 0
 
     async def earlier(self, run: str) -> list[Entry]:
-        return await self._threads.through(lambda: self._earlier(run)) if self.cut else []
+        return await self._threads.through(lambda: self._earlier(run)) if self.abridged else []
 
     async def append(self, *entries: Entry) -> None:
         await self._threads.through(lambda: self._append(entries))

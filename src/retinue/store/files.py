@@ -4,11 +4,11 @@
 # ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH118, PTH119, PTH120
 
 import os
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from retinue.domain.agent import Agent, preset_hash
 from retinue.domain.session import Session
@@ -20,12 +20,13 @@ from retinue.store.conversation import FileConversation, opened
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
 from retinue.store.lock import alone, held, hold
-from retinue.store.reading import read
 from retinue.store.shelf import Shelf, top_folder
+from retinue.store.survey import Survey, entries_of, everything, survey, text_of
 from retinue.store.sweep import sweep
-from retinue.store.tail import torn_at
 from retinue.store.threads import Threads
+from retinue.store.window import WINDOW
 
+T = TypeVar("T")
 _LONGEST_NAME = 200
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases"})
 
@@ -33,8 +34,9 @@ _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "alia
 class FileStore:
     """Implements `ports.Store`."""
 
-    def __init__(self, root: Path, chance: Chance) -> None:
+    def __init__(self, root: Path, chance: Chance, *, window: int = WINDOW) -> None:
         self.root = root
+        self._window = window
         self._chance = chance
         self._threads = Threads()
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
@@ -64,7 +66,8 @@ class FileStore:
     @asynccontextmanager
     async def _open(self, session: Session) -> AsyncGenerator[FileConversation]:
         conversation = await self._threads.have(
-            lambda: opened(session, chance=self._chance, threads=self._threads), FileConversation.close
+            lambda: opened(session, chance=self._chance, threads=self._threads, window=self._window),
+            FileConversation.close,
         )
         try:
             yield conversation
@@ -83,7 +86,23 @@ class FileStore:
 
     async def entries(self, session: Session) -> tuple[list[Entry], list[str]]:
         """What the file says, read without a lock and without touching it, and what is wrong with it."""
-        return await self._threads.do(lambda: _entries(session))
+        return await self._threads.do(lambda: everything(_file(session)))
+
+    async def survey(self, session: Session) -> Survey:
+        """How much the file holds and what is wrong with it: read as `entries` does, and nothing of it is kept."""
+        return await self._threads.do(lambda: survey(_file(session)))
+
+    def portions(self, session: Session) -> AsyncGenerator[list[Entry]]:
+        """The entries of a file of any length, some at a time."""
+        return self._step_by_step(entries_of(_file(session), []))
+
+    def text(self, session: Session) -> AsyncGenerator[str]:
+        """The file of any length as it stands, piece by piece."""
+        return self._step_by_step(text_of(_file(session)))
+
+    async def _step_by_step(self, found: Iterator[T]) -> AsyncGenerator[T]:
+        while (each := await self._threads.do(lambda: next(found, None))) is not None:
+            yield each
 
     async def problems(self, session: Session) -> tuple[str, ...]:
         """What is wrong with the files that say who the session is."""
@@ -216,21 +235,5 @@ def _preset_problem(session: Session) -> list[str]:
     return []
 
 
-def _entries(session: Session) -> tuple[list[Entry], list[str]]:
-    where = os.path.join(session.path, names.SESSION)
-    try:
-        data = read_file(where)
-        if torn_at(data) is not None:
-            data = read_file(where)  # Its owner may just have been writing.
-    except OSError as error:
-        return [], [f"{where} cannot be read: {error.strerror}"]
-    problems: list[str] = []
-    torn = torn_at(data)
-    if torn is not None:
-        problems.append(
-            f"{where} has a torn tail of {len(data) - torn} bytes; it is cut off when the session is opened"
-        )
-    reading = read(data[:torn], where, lenient=True)
-    if reading.problem is not None:
-        problems.append(str(reading.problem))
-    return reading.entries, problems
+def _file(session: Session) -> str:
+    return os.path.join(session.path, names.SESSION)

@@ -1,0 +1,105 @@
+"""What a session.md holds, read from its first entry to its last without a lock and in little memory."""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from retinue.domain.transcript import Entry
+from retinue.errors import Failed
+from retinue.store.disk import Stamp, open_file, stamp_of
+from retinue.store.portions import PORTION
+from retinue.store.reading import readings
+from retinue.store.tail import torn_from
+
+T = TypeVar("T")
+_TRIES = 3
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Survey:
+    """A conversation in numbers, and what is wrong with its file."""
+
+    entries: int
+    runs: frozenset[str]
+    """The runs that any entry is of."""
+    problems: tuple[str, ...]
+
+
+def survey(path: str) -> Survey:
+    def look(problems: list[str]) -> tuple[int, set[str]]:
+        count, runs = 0, set[str]()
+        for entries in entries_of(path, problems):
+            count += len(entries)
+            runs.update(entry.run for entry in entries if entry.run)
+        return count, runs
+
+    (count, runs), problems = _settled(path, look)
+    return Survey(entries=count, runs=frozenset(runs), problems=tuple(problems))
+
+
+def everything(path: str) -> tuple[list[Entry], list[str]]:
+    """All entries at once, and what is wrong with the file."""
+    return _settled(
+        path, lambda problems: [entry for entries in entries_of(path, problems) for entry in entries]
+    )
+
+
+def entries_of(path: str, problems: list[str]) -> Iterator[list[Entry]]:
+    """All entries, some at a time, up to the first that cannot be read; what is wrong is added to the problems."""
+    try:
+        file = open_file(path)
+    except OSError as error:
+        problems.append(f"{path} cannot be read: {error.strerror}")
+        return
+    try:
+        size, torn = _end(file)
+        if torn is not None:
+            problems.append(
+                f"{path} has a torn tail of {size - torn} bytes; it is cut off when the session is opened"
+            )
+        for reading in readings(file, 0, size if torn is None else torn, path, lenient=True):
+            if reading.problem is not None:
+                problems.append(str(reading.problem))
+            yield reading.entries
+    finally:
+        os.close(file)
+
+
+def text_of(path: str) -> Iterator[str]:
+    """The file's text as it stands, piece by piece."""
+    try:
+        file = open_file(path)
+    except OSError as error:
+        raise Failed(f"{path} cannot be read: {error.strerror}") from error
+    with os.fdopen(file, encoding="utf-8", errors="replace") as text:
+        while piece := text.read(PORTION):
+            yield piece
+
+
+def _end(file: int) -> tuple[int, int | None]:
+    """How long the file is, and where its tail is torn; its owner may just be writing, so a torn one is looked at twice."""
+    size = os.fstat(file).st_size
+    torn = torn_from(file, size)
+    if torn is not None:
+        size = os.fstat(file).st_size
+        torn = torn_from(file, size)
+    return size, torn
+
+
+def _settled(path: str, look: Callable[[list[str]], T]) -> tuple[T, list[str]]:
+    """What a look finds; a problem that was seen while somebody wrote may be none, so it is looked for again."""
+    for _ in range(_TRIES - 1):
+        before, problems = _stamp(path), list[str]()
+        found = look(problems)
+        if not problems or _stamp(path) == before:
+            return found, problems
+    problems = list[str]()
+    return look(problems), problems
+
+
+def _stamp(path: str) -> Stamp | None:
+    try:
+        return stamp_of(path)
+    except OSError:
+        return None
