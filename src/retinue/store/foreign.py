@@ -66,6 +66,8 @@ class Checked:
     problems: tuple[str, ...] = ()
     mended: tuple[str, ...] = ()
     """Keys whose value is no YAML as written, and was taken as plain text."""
+    passed_over: bool = False
+    """Whether it is no definition at all, only a file that lies beside some in a folder."""
     stands: str = ""
     """Why the file would not load as it stands, without an import; empty when it would."""
 
@@ -110,7 +112,9 @@ def _judged(path: Path) -> list[tuple[Checked, Agent | None]]:
         ]
     walked = path.is_dir()
     return [
-        _judge(_told(found) if walked else found) for file in wild.files(path) for found in wild.read(file)
+        _judge(_told(found) if walked else replace(found, other=False))
+        for file in wild.files(path)
+        for found in wild.read(file)
     ]
 
 
@@ -125,7 +129,7 @@ def _told(found: wild.Found) -> wild.Found:
     ):
         return found
     say = "is no definition: nothing in it tells of an agent; name the file itself to take it as one"
-    return wild.Found(path=found.path, problem=say)
+    return wild.Found(path=found.path, problem=say, other=True)
 
 
 def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
@@ -136,7 +140,14 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         else found.path
     )
     if found.problem:
-        checked = Checked(path=where, ok=False, name="", dialect="none", problems=(found.problem,))
+        checked = Checked(
+            path=where,
+            ok=False,
+            name="",
+            dialect="none",
+            problems=(found.problem,),
+            passed_over=found.other,
+        )
         return checked, None
     ready = abroad.prepared(found.keys, found.mended, found.path.stem)
     partial, readings = interpret(ready.keys)

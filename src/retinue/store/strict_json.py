@@ -41,7 +41,7 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for key, value in pairs:
         if key in found:
-            raise ValueError(f"'{key[:80]}' is said twice")
+            raise ValueError(f"'{key[:80]}' is said twice; keep one of the two")
         found[key] = value
     return found
 

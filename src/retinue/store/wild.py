@@ -14,7 +14,9 @@ from retinue.store.strict_yaml import Mistake
 from retinue.store.textfile import read_text
 
 MARKDOWN = (".md", ".markdown", ".mdc")
-SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml")
+MODES = ".roomodes"
+"""A file without a suffix that holds JSON or YAML."""
+SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml", MODES)
 SKIPPED = (".git", "node_modules")
 MAX_FILES = 10_000
 _LISTS = ("agents", "agent", "customModes")
@@ -38,6 +40,8 @@ class Found:
     mended: tuple[str, ...] = ()
     """Keys whose value is no YAML as written, and was taken as plain text."""
     problem: str = ""
+    other: bool = False
+    """Whether nothing in it begins a definition, as in a README; in a folder it is only passed over."""
 
 
 def files(path: Path) -> Iterator[Path]:
@@ -70,9 +74,10 @@ def read(path: Path) -> list[Found]:
 
 def _definitions(path: Path, text: str) -> Iterator[Found]:
     suffix = path.suffix.lower()
-    if suffix == ".json":
+    modes = path.name.lower().endswith(MODES)
+    if suffix == ".json" or (modes and text.lstrip().startswith("{")):
         yield from _several(path, strict_json.read(text))
-    elif suffix in (".yml", ".yaml"):
+    elif modes or suffix in (".yml", ".yaml"):
         yield from _several(path, strict_yaml.document(text).value)
     elif suffix == ".toml":
         yield from _several(path, _toml(text))
@@ -118,16 +123,17 @@ def _several(path: Path, value: Any) -> Iterator[Found]:
 
 def _one(path: Path, place: str, value: Any) -> Found:
     if not isinstance(value, dict) or not value:
-        return Found(path=path, place=place, problem="is not a definition: it must be a map of fields")
+        say = "is not a definition: it must be a map of fields"
+        return Found(path=path, place=place, problem=say, other=True)
     return Found(path=path, place=place, keys=cast("dict[str, Any]", value))
 
 
 def _markdown(path: Path, text: str) -> Found:
     try:
         front, body = frontmatter.split(text, str(path))
-    except BadDefinition:
+    except BadDefinition as bad:
         if (later := _LATER.search(text)) is None or later.start() == 0:
-            raise
+            return Found(path=path, problem=bad.problem, other=not text.startswith("---"))
         above = text.count("\n", 0, later.start())
         raise Mistake(
             above + 1, f"has text above its front matter; delete the lines before it ({above})"

@@ -94,14 +94,15 @@ async def delete_agent(app: App, terminal: Terminal, name: str) -> None:
 async def check_agents(terminal: Terminal, _home: str | None, path: str) -> int:
     """Say of each field of a definition, or of every one in a folder, what would become of it.
 
-    Reads definitions of other programs too. Nothing is written; the exit code is 1 when one cannot be used.
+    Reads definitions of other programs too. Nothing is written; the exit code is 1 when one cannot be used, or none
+    is found. Files of other kinds in a folder are named and passed over.
     """
     checked = foreign.check(_there(path))
     if terminal.json:
         terminal.value([_checked(one) for one in checked])
     for one in checked:
         _tell(terminal, one)
-    return 0 if all(one.ok for one in checked) else 1
+    return _code(checked)
 
 
 @agents.command("import")
@@ -121,7 +122,13 @@ async def import_agents(app: App, terminal: Terminal, path: str) -> int:
     for one in imported:
         _tell(terminal, one.checked)
         terminal.line(f"→ {one.name}: {one.target}\n" if one.target else "→ not imported\n")
-    return 0 if all(one.target for one in imported) else 1
+    return _code([one.checked for one in imported])
+
+
+def _code(checked: Sequence[foreign.Checked]) -> int:
+    """A README among definitions is no failure; a folder with nothing but that is one."""
+    tried = [one for one in checked if not one.passed_over]
+    return 0 if tried and all(one.ok for one in tried) else 1
 
 
 def _there(path: str) -> Path:
@@ -138,6 +145,7 @@ def _checked(one: foreign.Checked) -> dict[str, Any]:
         "dialect": one.dialect,
         "fields": [_field(field) for field in one.fields],
         "problems": list(one.problems),
+        "passed_over": one.passed_over,
         "mended": list(one.mended),
         "stands": one.stands or None,
     }
@@ -160,7 +168,7 @@ def _tell(terminal: Terminal, one: foreign.Checked) -> None:
     if one.fields:
         terminal.rows([_field(field) for field in one.fields], CHECK_COLUMNS, empty="")
     for problem in one.problems:
-        terminal.line(f"problem: {problem}")
+        terminal.line(f"{'passed over' if one.passed_over else 'problem'}: {problem}")
     if one.stands and one.ok:
         terminal.line(
             f"does not load as it stands: {one.stands}; `retinue agents import` writes one that does"
