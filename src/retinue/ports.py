@@ -4,10 +4,14 @@ from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from retinue.domain.agent import Agent, Defined, Paths
+from retinue.domain.approval import Answer, Approval, Policy, State, Touch
+from retinue.domain.ceiling import Ceiling, Wish
 from retinue.domain.event import Event
+from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Reason, Run, Status
@@ -102,7 +106,12 @@ class Store(Protocol):
         ...
 
     async def change(self, session: Session, **facts: Any) -> Session:
-        """Replaces facts of session.json: name, pinned_at, attributes, preset_hash, aliases."""
+        """Replaces facts of session.json: name, pinned_at, attributes, preset_hash, aliases, lifted."""
+        ...
+
+    async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
+        """Adds one pattern to what the session's own preset.md lets it read, write or run; the rest of the file
+        stays to the letter, and what is there already is not added again."""
         ...
 
 
@@ -143,6 +152,20 @@ class Tx(Protocol):
         ...
 
     def count(self, status: Status) -> int: ...
+    def approval(self, approval_id: str) -> Approval | None: ...
+    def add_approval(self, approval: Approval) -> None: ...
+    def set_approval(self, approval: Approval) -> None: ...
+    def approvals(
+        self,
+        *,
+        run: str | None = None,
+        call: str | None = None,
+        state: Sequence[State] | None = None,
+        prefix: str | None = None,
+    ) -> list[Approval]:
+        """Oldest first."""
+        ...
+
     def emit(self, event: Event) -> None:
         """A durable event, numbered when the step commits."""
         ...
@@ -192,6 +215,24 @@ class Files(Protocol):
         Of a file: the file itself, as `.`."""
         ...
 
+    def name(self, path: str) -> str:
+        """The real name that a path stands for now, unjudged: for a person to look at, never to open by."""
+        ...
+
+    def judge(self, path: str, wish: Wish) -> str:
+        """The real name that this path stands for now, as the scope's rules know it: of a file that is there, or of
+        one that would be made. OutOfScope names the rule."""
+        ...
+
+    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> "Written":
+        """The whole file, in one step: a reader sees the old one or the new one. Missing folders are made. With
+        `instead_of`, only while that is still what the file holds; its mode stays."""
+        ...
+
+    def only(self, real: str) -> "Files":
+        """The same, but nothing else than this one file can be written: what a person saw is what happens."""
+        ...
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Opened:
@@ -202,6 +243,14 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    real: str
+    made: bool
+    """Whether there was no such file before."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
     path: str
     """Relative to the folder that was asked for."""
@@ -209,6 +258,27 @@ class Found:
     kind: str
     """file, dir, link, other; cut: the last one found when there was more to look at than the limit"""
     size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came of a command."""
+
+    exit: int | None
+    """None: it was ended, not by itself."""
+    text: str
+    """What it wrote, both streams as they came; the middle of a long text is left out and says so."""
+    level: Level
+    ms: int
+    timed_out: bool = False
+    kept: str = ""
+    """Where the whole text is, by the name the agent knows, when the text here is cut."""
+    notes: tuple[str, ...] = ()
+    """What the agent must know besides: what was taken away, which limit was met."""
+
+
+Shell = Callable[[str, float], Awaitable[Ran]]
+"""Runs one command for at most so many seconds, held by the sandbox to one scope."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +308,8 @@ class NewSession:
     """Of a child: becomes the end of its slug."""
     name: str | None = None
     aliases: tuple[str, ...] = ()
-    ceiling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ceilings: tuple[Ceiling, ...] = ()
+    lifted: Paths = field(default_factory=Paths)
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
@@ -251,8 +322,19 @@ class Call:
     id: str
     """Of the call's entry: the key of its effect."""
     files: Files
+    shell: Shell
+    answer: Answer | None = None
+    """What a person answered, when one was asked before this call."""
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     """Puts a question to a person; NobodyHere when there is none."""
+
+
+class Asks(StrEnum):
+    """Whether a person is asked before a call."""
+
+    NEVER = "never"
+    UNLESS_GRANTED = "unless granted"
+    ALWAYS = "always"
 
 
 Body = Callable[[Mapping[str, Any], Call], Awaitable[str]]
@@ -269,6 +351,11 @@ class Tool:
     effect: Effect = Effect.ONCE
     capabilities: tuple[str, ...] = ()
     category: str = ""
+    asks: Asks = Asks.UNLESS_GRANTED
+    touch: Touch = "tool"
+    """What a call does with its resource, so that the gate can judge it before it happens."""
+    resource: Callable[[Mapping[str, Any]], str] | None = None
+    """The path or command in the arguments; None: nothing that the scope has rules for beyond the tool itself."""
     door: bool = False
     """Starts other agents: below the top it counts only where a definition names it."""
 
@@ -285,14 +372,22 @@ class Ports:
     chance: Chance
     tools: Mapping[str, Tool]
     files: Callable[[Scope], Files]
+    shell: Callable[[Scope], Shell]
+    level: Callable[[], Awaitable[Level]]
+    """How tightly commands are held here: found out once."""
+    minimum: Level
+    """Below it no command is run, whoever allows it."""
+    policy: Policy
+    tmp: Callable[[Session], str]
+    """The real folder behind a session's /tmp; it need not exist yet."""
     emit: Callable[[Event], None]
     """A live event; durable ones reach it by themselves after their step's commit."""
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     model: Callable[[Agent, str | None], Model]
     """The model an agent is to use, with the run's override."""
     limits: Limits
-    bounds: Bounds
-    """What the operator says for every scope."""
+    bounds: Callable[[], Bounds]
+    """What the operator says for every scope, now."""
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
     owner: str

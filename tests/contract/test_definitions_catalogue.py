@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.agent import Agent, Role, preset_hash
-from retinue.domain.scope import Rule
+from retinue.domain.rule import Rule
 from retinue.errors import BadDefinition, NotFound, Refused
 from retinue.store.catalogue import BUILT_IN, INLINE, DefinitionCatalogue, Inline
 from retinue.store.definitions import parse_preset

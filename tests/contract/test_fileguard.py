@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.scope import DEFAULT_DENY, Scope, below
+from retinue.domain.rule import below
+from retinue.domain.scope import DEFAULT_DENY, Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.openat2 import Opener, best_opener, walk_open

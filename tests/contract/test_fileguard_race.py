@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.scope import Scope, below
+from retinue.domain.rule import below
+from retinue.domain.scope import Scope
 from retinue.errors import OutOfScope, RetinueError
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.openat2 import Opener, best_opener, walk_open

@@ -4,7 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.glob import first_match, matches
-from retinue.domain.scope import ALWAYS_CLOSED, DEFAULT_DENY, Scope, literal
+from retinue.domain.rule import literal
+from retinue.domain.scope import ALWAYS_CLOSED, DEFAULT_DENY, Scope
 from retinue.sandbox.reach import anchor_of, components, forms, is_denied, is_readable, may_hold, reach
 
 PARTS = st.sampled_from(

@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.agent import Agent, preset_hash
+from retinue.domain.agent import Agent, Paths, preset_hash
+from retinue.domain.ceiling import Ceiling
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Isolation, Workspace
@@ -243,7 +244,8 @@ async def test_another_process_sees_every_fact(store: FileStore, tmp_path: Path)
             workspace=workspace,
             name="N",
             aliases=("agent:general:subagent:1",),
-            ceiling={"tools": ["read"]},
+            ceilings=(Ceiling(by="above", tools=("read",), read=("/w/**",)),),
+            lifted=Paths(read=("/x",)),
             attributes={"a": 1},
         )
     )

@@ -7,8 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths
+from retinue.domain.ceiling import OPERATOR, Ceiling
 from retinue.domain.glob import matches
-from retinue.domain.scope import ALWAYS_CLOSED, Bounds, Rule, Scope, absolute, below, compile_scope, literal
+from retinue.domain.rule import Rule, absolute, below, literal
+from retinue.domain.scope import ALWAYS_CLOSED, Bounds, Ground, Scope, compile_scope
 
 Globs = tuple[str, ...]
 
@@ -18,7 +20,7 @@ def scope_of(*, root: str = "/w", operator: dict[str, Globs] | None = None, **li
     bounds = Bounds(
         deny_tools=said.get("tools", ()), deny_paths=said.get("paths", ()), deny_agents=said.get("agents", ())
     )
-    return compile_scope(Agent(name="a", **lists), root=root, bounds=bounds)
+    return compile_scope(Agent(name="a", **lists), Ground(root=root), bounds)
 
 
 ALL = ("reading_list_add", "reading_list_delete", "todo_add", "todo_x_delete", "bash")
@@ -152,7 +154,7 @@ def test_a_rule_is_its_sentence(allow: Globs | None, deny: Globs | None, name: s
 PATHS: list[tuple[Paths | None, str, Literal["read", "write"], bool]] = [
     (None, "/w", "read", True),
     (None, "/w/a/b", "read", True),
-    (None, "/w/a", "write", False),
+    (None, "/w/a", "write", True),
     (None, "/wx", "read", False),
     (None, "/etc/passwd", "read", False),
     (Paths(), "/w/a", "read", True),
@@ -196,16 +198,16 @@ def test_a_path_needs_a_pattern_that_allows_it_and_none_that_denies_it(
 
 def test_a_read_only_workspace_refuses_every_write_and_no_read():
     agent = Agent(name="a", paths=Paths(read=("**",), write=("**",)))
-    scope = compile_scope(agent, root="/w", writable=False)
+    scope = compile_scope(agent, Ground(root="/w", writable=False))
     assert scope.path("/w/a", "write").rule == "the workspace is read-only"
     assert scope.path("/w/a", "read").ok
 
 
 def test_retinues_own_home_is_closed_whatever_the_scope_says():
     agent = Agent(name="a", paths=Paths(read=("**",)))
-    scope = compile_scope(agent, root="/w", bounds=Bounds(closed=(below("/w/home"),)))
+    scope = compile_scope(agent, Ground(root="/w"), Bounds(closed=(below("/w/home"),)))
     assert scope.path("/w/home/ledger.db").rule == "always closed /w/home/**"
-    assert scope.closed[: len(ALWAYS_CLOSED)] == ALWAYS_CLOSED
+    assert scope.closed == ALWAYS_CLOSED
 
 
 @pytest.mark.parametrize("root", ["/", "/w", "/w/[a]", "/w/*", "/w\\x"])
@@ -246,21 +248,22 @@ def test_the_hash_tells_scopes_apart_and_equal_ones_not():
 def test_the_ceiling_holds_whatever_a_definition_asks_for():
     """Shows: D11."""
     wide = Agent(name="wide", paths=Paths(read=("/**",), write=("/**",)))
-    ceiling = Paths(read=("sub/**",), write=(), deny=("**/secret",))
-    scope = compile_scope(wide, root="/w", bounds=Bounds(ceiling=ceiling))
+    ceiling = Ceiling(by=OPERATOR, read=("sub/**",), write=(), deny=("**/secret",))
+    scope = compile_scope(wide, Ground(root="/w"), Bounds(ceiling=ceiling))
     assert scope.path("/w/sub/x").ok
     assert scope.path("/etc/hostname").rule == "the ceiling allows read only in /w/sub/**"
     assert not scope.path("/w/sub/secret").ok
     assert not scope.path("/w/sub/x", "write").ok
-    assert not compile_scope(wide, root="/w", bounds=Bounds(writable=False)).writable
+    shut = Bounds(ceiling=Ceiling(by=OPERATOR, writable=False))
+    assert not compile_scope(wide, Ground(root="/w"), shut).path("/w/x", "write").ok
 
 
 def test_a_child_whose_preset_lost_its_paths_has_none():
     """Shows: A091."""
-    scope = compile_scope(Agent(name="kid"), root="/w", child=True)
+    scope = compile_scope(Agent(name="kid"), Ground(root="/w", child=True))
     assert scope.path("/w/a").rule == "no_scope_config"
-    assert compile_scope(Agent(name="kid"), root="/w").path("/w/a").ok
-    assert scope.hash != compile_scope(Agent(name="kid"), root="/w").hash
+    assert compile_scope(Agent(name="kid"), Ground(root="/w")).path("/w/a").ok
+    assert scope.hash != compile_scope(Agent(name="kid"), Ground(root="/w")).hash
 
 
 @pytest.mark.parametrize(
@@ -273,8 +276,8 @@ def test_what_others_would_run_is_closed_to_every_agent(path: str):
 
 def test_the_ceilings_tools_hold_for_whatever_preset_a_session_obeys():
     """Shows: D11."""
-    bounds = Bounds(most_tools=("read",), most_capabilities=("files.*",))
-    scope = compile_scope(Agent(name="edited", tool_allow=("*",)), root="/w", bounds=bounds)
+    bounds = Bounds(ceiling=Ceiling(by=OPERATOR, tools=("read",), capabilities=("files.*",)))
+    scope = compile_scope(Agent(name="edited", tool_allow=("*",)), Ground(root="/w"), bounds)
     assert scope.tool("read", ["files.read"]).ok
     assert scope.tool("ls").rule == "the ceiling's tools: nothing allows it"
     assert scope.tool("read", ["mail.write"]).rule == "the ceiling's capability mail.write: nothing allows it"

@@ -10,8 +10,10 @@ from typing import Any
 
 import pytest
 
-from retinue.app.wiring import nobody, orders
+from retinue.app.wiring import no_level, no_shell, nobody, orders
+from retinue.domain.approval import Policy
 from retinue.domain.event import Event
+from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
@@ -154,11 +156,16 @@ class World:
             chance=chance,
             tools=built_in() | {tool.spec.name: tool for tool in tools},
             files=GuardedFiles,
+            shell=no_shell,
+            level=no_level,
+            minimum=Level.NONE,
+            policy=Policy.AUTO,
+            tmp=lambda session: str(self.folder / "tmp" / session.id),
             emit=events.append,
             ask=nobody,
             model=lambda agent, override: model_for(agent, override, "scripted:played"),
             limits=Limits(),
-            bounds=Bounds(),
+            bounds=Bounds,
             with_paths=with_paths,
             owner=owner,
             redact=Redactor(secrets),

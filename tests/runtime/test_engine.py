@@ -29,6 +29,7 @@ class Told:
             "broken": self._broken,
             "ended": self._ended,
             "unwanted": self._unwanted,
+            "woken": self._woken,
             "release": self._release,
         }
         engine.start(Orders(**(orders | self.more)))
@@ -37,10 +38,14 @@ class Told:
     async def _claim(self, run_id: str) -> str:
         return "taken"
 
-    async def _work(self, run_id: str) -> None:
+    async def _work(self, run_id: str) -> bool:
         self.worked.append(run_id)
         await self.gate.wait()
         self.over.add(run_id)
+        return False
+
+    async def _woken(self) -> list[str]:
+        return []
 
     async def _broken(self, run_id: str, error: BaseException) -> None:
         self.broken.append((run_id, error))

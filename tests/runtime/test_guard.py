@@ -96,7 +96,7 @@ async def test_what_the_operator_denies_no_definition_gives_back(world: Any):
     world.agent("greedy", front='tool_allow: ["*", "todo_add"]\n')
     wish = calls(("todo_add", "{}"), ("lists_read", "{}"))
     deny = ("todo_*",)
-    async with world.open(wish, says("Done."), tools=LISTS, bounds=Bounds(deny_tools=deny)) as house:
+    async with world.open(wish, says("Done."), tools=LISTS, bounds=lambda: Bounds(deny_tools=deny)) as house:
         run = await house.run("Try.", agent="greedy")
         assert made == ["lists_read"]
         assert "todo_add" not in {each.name for each in house.driver.asked[0].request.tools}
@@ -118,7 +118,9 @@ async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_
         request = house.driver.asked[0].request
         assert [each.name for each in request.tools] == ["system_note"]
         assert "system_note" not in request.system
-    async with world.open(says("a"), tools=[system], bounds=Bounds(deny_tools=("system_*",))) as house:
+    async with world.open(
+        says("a"), tools=[system], bounds=lambda: Bounds(deny_tools=("system_*",))
+    ) as house:
         await house.run("List.", agent="narrow")
         assert house.driver.asked[0].request.tools == ()
 

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
+from retinue.app.wiring import no_shell
+from retinue.domain.rule import below
 from retinue.domain.run import Ask, Run
-from retinue.domain.scope import DEFAULT_DENY, Scope, below
+from retinue.domain.scope import DEFAULT_DENY, Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
@@ -55,6 +57,7 @@ def a_call(root: Path, ask: Callable[[str, Sequence[str]], Awaitable[str]] = nob
         ),
         id="c1",
         files=GuardedFiles(Scope(read=(below(where),), deny=DEFAULT_DENY, root=where)),
+        shell=no_shell(Scope()),
         ask=ask,
     )
 

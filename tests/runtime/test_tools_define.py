@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
+from retinue.app.wiring import no_shell
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import Scope
@@ -58,6 +59,7 @@ CALL = Call(
     ),
     id="c1",
     files=GuardedFiles(Scope(root="/ws")),
+    shell=no_shell(Scope()),
     ask=silent,
 )
 

@@ -28,7 +28,7 @@ async def test_a_program_gives_its_own_tools(machine: Any):
     machine.agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
     wish = calls(("send_mail", {"to": "ada", "body": "hello"}))
     script = [wish, reply("Sent."), wish, reply("I may not.")]
-    async with machine.serving(script) as server, machine.open(tools=[send_mail]) as app:
+    async with machine.serving(script) as server, machine.open(tools=[send_mail], approvals="auto") as app:
         run = await app.run("Greet Ada", workspace=machine.folder)
         await app.run("Greet Ada", agent="quiet", workspace=machine.folder)
         assert (run.status, run.text, run.tool_calls) == (retinue.Status.DONE, "Sent.", 1)

@@ -10,15 +10,28 @@ from typing import Any
 
 from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
 from retinue.app.log import log_line
+from retinue.app.operator import Operator
 from retinue.app.sessions import LIVE, Sessions
-from retinue.app.wiring import Question, bounds_of, check_model, drivers_of, models, orders, tool_table
+from retinue.app.wiring import (
+    Question,
+    check_model,
+    drivers_of,
+    models,
+    no_level,
+    no_shell,
+    orders,
+    tool_table,
+)
 from retinue.config import Config
 from retinue.domain.agent import Agent
+from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.glob import first_match
+from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
+from retinue.domain.rule import Verdict
 from retinue.domain.run import Ask, Run, Status, iso
-from retinue.domain.scope import Scope, Verdict, compile_scope
+from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
@@ -69,11 +82,16 @@ class App(Sessions):
             chance=chance,
             tools=table,
             files=GuardedFiles,
+            shell=no_shell,
+            level=no_level,
+            minimum=Level(config.sandbox_minimum),
+            policy=Policy(config.approvals),
+            tmp=lambda session: str(config.home / "tmp" / session.id),
             emit=self._heard,
             ask=ask,
             model=models(config, redact),
             limits=config.limits,
-            bounds=bounds_of(config),
+            bounds=Operator(config),
             with_paths=with_paths,
             owner=self._owner.id,
             redact=redact,
@@ -231,7 +249,7 @@ class App(Sessions):
             chosen = await self.store.find(session)
             return scope_of(await definition(chosen, self._ports), chosen, self._ports)
         about = self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
-        return compile_scope(about, root=str(Path.cwd()), bounds=self._ports.bounds)
+        return compile_scope(about, Ground(root=str(Path.cwd())), self._ports.bounds())
 
     async def doctor(self) -> list[Finding]:
         """What is well, what is not, and what to do about it."""
@@ -281,7 +299,7 @@ class App(Sessions):
             self._ledger_seen = True
 
     def _not_denied(self, name: str) -> None:
-        if hit := first_match(self._ports.bounds.deny_agents, name):
+        if hit := first_match(self._ports.bounds().deny_agents, name):
             raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
 
     def _template(self, name: str) -> Agent:

@@ -1,19 +1,19 @@
 """Configuration becomes ports: which adapter stands behind each need."""
 
 import importlib
-import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
 from retinue.config import Config, Provider
-from retinue.domain.agent import Agent, Paths
+from retinue.domain.agent import Agent
+from retinue.domain.level import Level
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
-from retinue.domain.scope import Bounds, below
+from retinue.domain.scope import Scope
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
-from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
-from retinue.ports import Driver, Ports, Tool
+from retinue.errors import BadConfig, NobodyHere, Refused, RetinueError, Usage
+from retinue.ports import Driver, Ports, Ran, Shell, Tool
 from retinue.runtime import control
 from retinue.runtime.recover import release
 from retinue.runtime.send import claim
@@ -35,12 +35,17 @@ def orders(
             crashed(run_id, error)
         await broken(run_id, error, ports)
 
+    async def woken() -> list[str]:
+        await control.expire(ports, alive=alive)
+        return await control.woken(ports)
+
     return Orders(
         claim=lambda run_id: claim(run_id, ports),
         work=lambda run_id: work(run_id, ports),
         broken=failed,
         ended=ended,
         unwanted=lambda: control.wanted_gone(ports),
+        woken=woken,
         release=lambda: release(ports, alive),
     )
 
@@ -116,22 +121,6 @@ def _imported(where: str) -> Tool:
     return found
 
 
-def bounds_of(config: Config) -> Bounds:
-    """The operator's denies and ceiling, with Retinue's own folders closed to every agent."""
-    ceiling = config.ceiling or {}
-    paths: Mapping[str, tuple[str, ...]] = ceiling.get("paths") or {}
-    return Bounds(
-        deny_tools=config.deny.get("tools", ()),
-        deny_paths=config.deny.get("paths", ()),
-        deny_agents=config.deny.get("agents", ()),
-        closed=tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder)),
-        ceiling=Paths(read=paths.get("read"), write=paths.get("write"), deny=paths.get("deny")),
-        most_tools=ceiling.get("tools"),
-        most_capabilities=ceiling.get("capabilities"),
-        writable=ceiling.get("writable") is not False,
-    )
-
-
 def check_model(model: Model, config: Config) -> None:
     """A missing key or script is told before a session is made."""
     if model.driver == "scripted":
@@ -149,3 +138,14 @@ def check_model(model: Model, config: Config) -> None:
 
 async def nobody(question: str, _options: Sequence[str]) -> str:
     raise NobodyHere(f"nobody is here to answer {question!r}: go on without it, or say what you need to know")
+
+
+async def no_level() -> Level:
+    return Level.NONE
+
+
+def no_shell(_scope: Scope) -> Shell:
+    async def run(_command: str, _seconds: float) -> Ran:
+        raise Refused("commands cannot be run here yet")
+
+    return run

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
@@ -140,6 +140,7 @@ class Run:
     tool_calls: int = 0
     usage: Usage = Usage()
     attempts: int = 0
+    """How often it was taken up, but for the times it had only waited."""
     owner: str = ""
     """The process that works it, or will; its flock says whether it lives."""
     scope_hash: str = ""
@@ -165,6 +166,11 @@ class Run:
 
     def requeued(self) -> Self:
         return replace(self._moved(Status.QUEUED), owner="")
+
+    def answered(self, *, waited: timedelta) -> Self:
+        """What it waited for has come. The time a person took is not the run's, and taking it up again is no attempt."""
+        deadline = None if self.deadline_at is None else self.deadline_at + waited
+        return replace(self._moved(Status.QUEUED), attempts=self.attempts - 1, deadline_at=deadline)
 
     def ended(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
         return replace(self._moved(status), ended_at=at, reason=reason, error=error, owner="")

@@ -3,19 +3,22 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
-from typing import Any, Literal
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
 
-from retinue.domain.agent import Agent, Paths
-from retinue.domain.glob import first_match
+from retinue.domain import command
+from retinue.domain.agent import Agent, Paths, ShellCommands
+from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
+from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
-
-Globs = tuple[str, ...]
+from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal
 
 DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
 """What a child is denied when nobody says otherwise (seed 000)."""
 
-DEFAULT_WRITE: Globs = ("/tmp/**",)  # noqa: S108  (a pattern of the seed; it means the agent's private tmp)
+TMP = "/tmp"  # noqa: S108  (the name by which an agent knows its private folder)
+DEFAULT_WRITE: Globs = (f"{TMP}/**",)
+"""The agent's private tmp: a folder of its own that nobody else sees."""
 
 NO_SCOPE = "no_scope_config"
 """The word for a child whose preset.md lost its paths."""
@@ -33,35 +36,9 @@ ALWAYS_CLOSED: Globs = (
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Allow and deny globs of one kind. Absent allow: no restriction. Deny wins."""
-
-    allow: Globs | None = None
-    deny: Globs = ()
-
-    def verdict(self, value: str, *, ignore_case: bool = False) -> "Verdict":
-        hit = first_match(self.deny, value, ignore_case=ignore_case)
-        if hit is not None:
-            return Verdict(ok=False, rule=f"deny {hit}")
-        if self.allow is None:
-            return Verdict(ok=True, rule="no list")
-        hit = first_match(self.allow, value)
-        return Verdict(ok=hit is not None, rule=f"allow {hit}" if hit else "nothing allows it")
-
-    def permits(self, value: str) -> bool:
-        return self.verdict(value).ok
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Verdict:
-    ok: bool
-    rule: str
-    """The rule that decided, in words."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
-    """Effective rights. The same object filters the tool list, judges calls and binds the file guard."""
+    """Effective rights. The same object filters the tool list, judges calls, binds the file guard and builds the
+    sandbox."""
 
     tools: Rule = Rule()
     capabilities: Rule = Rule()
@@ -71,18 +48,28 @@ class Scope:
     read: Globs = ()
     """Absolute patterns. No match is a refusal."""
     write: Globs = ()
+    granted: Globs = ()
+    """Writes that need not ask: the definition names them."""
     deny: Globs = ()
     closed: Globs = ALWAYS_CLOSED
+    house: Globs = ()
+    """Retinue's own folders: closed too, but for what lies in a workspace that was made for this agent."""
     root: str = "/"
     """The workspace: relative paths start here."""
+    made: bool = False
+    """The workspace is a worktree that Retinue made for this session."""
+    label: str = ""
+    """What people call the workspace."""
+    tmp: str = ""
+    """The real folder behind /tmp; empty: this agent has none."""
     writable: bool = True
     configured: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
-    most_read: Globs | None = None
-    """The user's ceiling: what no definition widens. None: no word on this."""
-    most_write: Globs | None = None
-    most_tools: Rule = Rule()
-    most_capabilities: Rule = Rule()
+    commands: ShellCommands | None = None
+    ceilings: tuple[Ceiling, ...] = ()
+    """The configuration's first, then those of the sessions above, outermost first. All of them hold."""
+    lifted: Paths = field(default_factory=Paths)
+    """What a person allowed this session although a session above could not hand it on."""
 
     def tool(self, name: str, capabilities: Iterable[str] = ()) -> Verdict:
         """Operator deny, then the tool globs, then every capability; the one function for listing and calling."""
@@ -90,50 +77,106 @@ class Scope:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
             return Verdict(ok=True, rule="the runtime's own")
-        for rule, word in ((self.tools, "tools"), (self.most_tools, "the ceiling's tools")):
-            if not (verdict := rule.verdict(name)).ok:
-                return Verdict(ok=False, rule=f"{word}: {verdict.rule}")
-        for capability in capabilities:
-            for rule, word in (
-                (self.capabilities, "capability"),
-                (self.most_capabilities, "the ceiling's capability"),
-            ):
-                if not (verdict := rule.verdict(capability)).ok:
-                    return Verdict(ok=False, rule=f"{word} {capability}: {verdict.rule}")
+        if not (verdict := self.tools.verdict(name)).ok:
+            return Verdict(ok=False, rule=f"tools: {verdict.rule}")
+        tagged = tuple(capabilities)
+        for capability in tagged:
+            if not (verdict := self.capabilities.verdict(capability)).ok:
+                return Verdict(ok=False, rule=f"capability {capability}: {verdict.rule}")
+        for ceiling in self.ceilings:
+            if objection := ceiling.tool(name, tagged):
+                return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule="in scope")
 
-    def path(self, real: str, wish: Literal["read", "write"] = "read") -> Verdict:
+    def agent(self, name: str) -> Verdict:
+        """Whether this agent may know of another and hand work to it."""
+        if not (verdict := self.agents.verdict(name)).ok:
+            return Verdict(ok=False, rule=f"agents: {verdict.rule}")
+        for ceiling in self.ceilings:
+            if objection := ceiling.agent(name):
+                return Verdict(ok=False, rule=objection)
+        return Verdict(ok=True, rule="in scope")
+
+    def path(self, real: str, wish: Wish = "read") -> Verdict:
         """`real` is the name of the file that was opened, never the name that was asked for."""
-        for globs, word in ((self.closed, "always closed"), (self.deny, "deny")):
-            if hit := first_match(globs, real, ignore_case=True):
-                return Verdict(ok=False, rule=f"{word} {hit}")
+        if shut := self.shut(real):
+            return Verdict(ok=False, rule=shut)
         if not self.configured:
             return Verdict(ok=False, rule=NO_SCOPE)
-        if wish == "write" and not self.writable:
+        private = bool(self.tmp) and first_match(DEFAULT_WRITE, real) is not None
+        if wish == "write" and not self.writable and not private:
             return Verdict(ok=False, rule="the workspace is read-only")
-        own, most = (self.read, self.most_read) if wish == "read" else (self.write, self.most_write)
-        hit = first_match(own, real)
+        hit = first_match(self.read if wish == "read" else self.write, real)
         if hit is None:
             return Verdict(ok=False, rule=f"nothing allows {wish}")
-        if most is not None and first_match(most, real) is None:
-            return Verdict(ok=False, rule=f"the ceiling allows {wish} only in {', '.join(most) or 'nothing'}")
+        if not private:
+            lifted = first_match((self.lifted.read if wish == "read" else self.lifted.write) or (), real)
+            for ceiling in self.ceilings:
+                if (objection := ceiling.path(real, wish)) and (ceiling.firm or lifted is None):
+                    return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule=f"{wish} {hit}")
+
+    def shut(self, real: str) -> str | None:
+        """The rule that closes a place whatever allows it, or None."""
+        for globs, word in ((self.closed, "always closed"), (self.deny, "deny")):
+            if hit := first_match(globs, real, ignore_case=True):
+                return f"{word} {hit}"
+        hit = first_match(self.house, real)
+        return (
+            None if hit is None or (self.made and matches(below(self.root), real)) else f"always closed {hit}"
+        )
+
+    def command(self, text: str) -> Verdict:
+        """Whether a command may be run at all; where it runs, and what it reaches there, is the sandbox's business."""
+        if hit := command.blocked(text, self.commands):
+            return Verdict(ok=False, rule=f"shell_commands deny {hit}")
+        return Verdict(ok=True, rule="the sandbox holds it")
+
+    def grants_write(self, real: str) -> bool:
+        """Whether a write that is in scope was granted in advance, so that nobody is asked."""
+        return first_match(self.granted, real) is not None
+
+    def grants_command(self, text: str) -> Verdict:
+        return command.need_not_ask(text, self.commands)
+
+    def plus(self, real: str, wish: Wish) -> Self:
+        """The same rights and this one file: a person allowed it, once."""
+        one = (literal(real),)
+        lifted = replace(self.lifted, **{wish: ((getattr(self.lifted, wish) or ()) + one)})
+        if wish == "read":
+            return replace(self, read=self.read + one, lifted=lifted)
+        return replace(self, write=self.write + one, granted=self.granted + one, lifted=lifted)
+
+    def under(self, bounds: "Bounds") -> Self:
+        """The same rights under what the operator denies now: a deny counts at once, a lifted one with the next run."""
+        paths = tuple(each for each in absolute(bounds.deny_paths, self.root) if each not in self.deny)
+        tools = tuple(each for each in bounds.deny_tools if each not in self.operator.deny)
+        if not paths and not tools:
+            return self
+        return replace(self, deny=self.deny + paths, operator=Rule(deny=self.operator.deny + tools))
 
     @property
     def hash(self) -> str:
+        shell = self.commands or ShellCommands()
         facts: dict[str, Any] = {
-            "tools": _rule(self.tools),
-            "capabilities": _rule(self.capabilities),
-            "agents": _rule(self.agents),
-            "operator": _rule(self.operator),
+            "tools": self.tools.facts(),
+            "capabilities": self.capabilities.facts(),
+            "agents": self.agents.facts(),
+            "operator": self.operator.facts(),
             "read": self.read,
             "write": self.write,
+            "granted": self.granted,
             "deny": self.deny,
             "closed": self.closed,
+            "house": self.house,
             "root": self.root,
+            "made": self.made,
+            "tmp": self.tmp,
             "writable": self.writable,
             "configured": self.configured,
-            "most": [self.most_read, self.most_write, _rule(self.most_tools), _rule(self.most_capabilities)],
+            "commands": [shell.allow, shell.deny],
+            "ceilings": [each.facts() for each in self.ceilings],
+            "lifted": [self.lifted.read, self.lifted.write],
         }
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
@@ -147,65 +190,72 @@ class Bounds:
     deny_agents: Globs = ()
     closed: Globs = ()
     """Retinue's own home and configuration."""
-    ceiling: Paths = Paths()
-    most_tools: Globs | None = None
-    most_capabilities: Globs | None = None
+    ceiling: Ceiling = Ceiling(by=OPERATOR)
+    """Its paths may be relative: they start at each session's workspace."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ground:
+    """Where a session stands when its scope is compiled: facts of the session, not of its definition."""
+
+    root: str
+    label: str = ""
+    made: bool = False
     writable: bool = True
+    tmp: str = ""
+    child: bool = False
+    ceilings: tuple[Ceiling, ...] = ()
+    """Of the sessions above, outermost first."""
+    lifted: Paths = field(default_factory=Paths)
 
 
-def compile_scope(
-    agent: Agent,
-    *,
-    root: str,
-    writable: bool = True,
-    child: bool = False,
-    bounds: Bounds = Bounds(),  # noqa: B008  (a frozen value)
-) -> Scope:
-    """`root` is the workspace; a definition without paths means the workspace, but for a child it means nothing:
-    a child's paths were written into its preset, and one that lost them is not to gain by it."""
-    paths, most = agent.paths or Paths(), bounds.ceiling
+def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Scope:  # noqa: B008  (a frozen value)
+    """A definition without paths means the workspace, but for a child it means nothing: a child's paths were written
+    into its preset, and one that lost them is not to gain by it."""
+    root, paths, most = ground.root, agent.paths or Paths(), _placed(bounds.ceiling, ground.root)
+    granted = absolute(paths.write, root) if paths.write is not None else DEFAULT_WRITE
+    write = granted if paths.write is not None or ground.child else (below(root), *granted)
+    read = (below(root),) if paths.read is None else absolute(paths.read, root)
     return Scope(
         tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
         agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + bounds.deny_agents),
         operator=Rule(deny=bounds.deny_tools),
-        read=(below(root),) if paths.read is None else absolute(paths.read, root),
-        write=absolute(paths.write or (), root),
-        deny=absolute((*(paths.deny or ()), *(most.deny or ()), *bounds.deny_paths), root),
-        closed=ALWAYS_CLOSED + bounds.closed,
+        read=read + tuple(each for each in DEFAULT_WRITE if each in write and ground.tmp),
+        write=write,
+        granted=granted,
+        deny=absolute((*(paths.deny or ()), *bounds.deny_paths), root),
+        house=bounds.closed,
         root=root,
-        writable=writable and bounds.writable,
-        configured=not child or agent.paths is not None,
-        most_read=None if most.read is None else absolute(most.read, root),
-        most_write=None if most.write is None else absolute(most.write, root),
-        most_tools=Rule(allow=bounds.most_tools),
-        most_capabilities=Rule(allow=bounds.most_capabilities),
+        made=ground.made,
+        label=ground.label,
+        tmp=ground.tmp,
+        writable=ground.writable,
+        configured=not ground.child or agent.paths is not None,
+        commands=agent.shell_commands,
+        ceilings=(most, *ground.ceilings),
+        lifted=ground.lifted,
     )
 
 
-def absolute(patterns: Globs, root: str) -> Globs:
-    """A pattern that starts neither with / nor with ** is relative to the workspace; one that ends in / is a
-    folder and all that is in it."""
-    return tuple(_absolute(pattern, root) for pattern in patterns)
+def _placed(ceiling: Ceiling, root: str) -> Ceiling:
+    return replace(
+        ceiling,
+        read=None if ceiling.read is None else absolute(ceiling.read, root),
+        write=None if ceiling.write is None else absolute(ceiling.write, root),
+        deny=absolute(ceiling.deny, root),
+    )
 
 
-def _absolute(pattern: str, root: str) -> str:
-    if pattern == ".":
-        return literal(root)
-    if not pattern.startswith(("/", "**")):
-        pattern = f"{literal(root).rstrip('/')}/{pattern.removeprefix('./')}"
-    return f"{pattern}**" if pattern.endswith("/") else pattern
-
-
-def below(root: str) -> str:
-    """The pattern of a folder and all that is in it."""
-    return "/**" if root == "/" else f"{literal(root)}/**"
-
-
-def literal(path: str) -> str:
-    """A real path as a pattern that means only itself: file names may hold `*` and `[`."""
-    return "".join(f"\\{char}" if char in "*?[\\" else char for char in path)
-
-
-def _rule(rule: Rule) -> list[list[str] | None]:
-    return [None if rule.allow is None else sorted(rule.allow), sorted(rule.deny)]
+def handed_on(agent: Agent, scope: Scope, *, by: str) -> Ceiling:
+    """The most that a session hands on to those it starts: what its definition's ceiling says, else the paths it has
+    itself. Its own tool list binds only itself: one who may do nothing may still have others do it."""
+    said = ceiling_of(agent.ceiling, by=by, root=scope.root)
+    writes = agent.ceiling is not None and agent.ceiling.get("writable") is not None
+    return replace(
+        said,
+        read=scope.read if said.read is None else said.read,
+        write=scope.write if said.write is None else said.write,
+        deny=(*scope.deny, *(each for each in said.deny if each not in scope.deny)),
+        writable=said.writable if writes else scope.writable,
+    )

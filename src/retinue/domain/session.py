@@ -6,6 +6,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from retinue.domain.agent import Paths
+from retinue.domain.ceiling import Ceiling
 from retinue.domain.run import iso
 from retinue.domain.workspace import Workspace
 
@@ -38,7 +40,10 @@ class Session:
     pinned_at: datetime | None = None
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     workspace: Workspace
-    ceiling: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    ceilings: tuple[Ceiling, ...] = ()
+    """What the sessions above could hand on, outermost first, as it was at this one's birth: it has no more."""
+    lifted: Paths = field(default_factory=Paths)
+    """What a person allowed beyond that."""
     preset_hash: str = ""
     """Of preset.md as we wrote it: while it still matches, a top-level session follows the live definition."""
     last_snippet: str = ""

@@ -20,6 +20,8 @@ class Workspace:
     isolation: Isolation = Isolation.SHARED
     writable: bool = True
     label: str = ""
+    source: str = ""
+    """The repository that this workspace is a worktree of, made for this session; empty for any other folder."""
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -27,4 +29,5 @@ class Workspace:
             "isolation": str(self.isolation),
             "writable": self.writable,
             "label": self.label,
+            "source": self.source or None,
         }

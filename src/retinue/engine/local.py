@@ -18,12 +18,15 @@ class Orders:
 
     claim: Callable[[str], Awaitable[str]]
     """taken, full, busy or gone."""
-    work: Callable[[str], Awaitable[None]]
+    work: Callable[[str], Awaitable[bool]]
+    """True: it waits for a person, and nothing of it can go on."""
     broken: Callable[[str, BaseException], Awaitable[None]]
     ended: Callable[[str], Awaitable[bool]]
     """Whether a run has ended, whoever worked it."""
     unwanted: Callable[[], Awaitable[list[str]]]
     """Runs of ours that somebody elsewhere wants stopped."""
+    woken: Callable[[], Awaitable[list[str]]]
+    """Runs of ours that waited and may go on; asked for while one waits."""
     release: Callable[[], Awaitable[None]]
     """Frees what dead processes hold; asked for while something waits in the queue."""
 
@@ -35,6 +38,7 @@ class LocalEngine:
         self._orders: Orders | None = None
         self._queue: deque[str] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
+        self._parked: set[str] = set()
         self._cancelled: set[str] = set()
         self._done: dict[str, asyncio.Event] = {}
         self._unwritten: dict[str, Exception] = {}
@@ -50,6 +54,7 @@ class LocalEngine:
     def submit(self, run_id: str, *, taken: bool = False) -> None:
         self._done.setdefault(run_id, asyncio.Event())
         self._unwritten.pop(run_id, None)
+        self._parked.discard(run_id)
         if taken:
             self._drive(run_id)
         else:
@@ -61,7 +66,7 @@ class LocalEngine:
         if (done := self._done.get(run_id)) is not None:
             await done.wait()
         elif run_id not in self._unwritten:
-            while not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
+            while run_id not in self._parked and not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
                 await asyncio.sleep(POLL_SECONDS)
         if error := self._unwritten.get(run_id):
             raise error
@@ -100,7 +105,9 @@ class LocalEngine:
         """The only place that catches everything: one run's crash is that run's end and no other's."""
         orders = self._told()
         try:
-            await orders.work(run_id)
+            if await orders.work(run_id):
+                self._parked.add(run_id)
+                self._watch()
         except asyncio.CancelledError:
             if run_id not in self._cancelled:
                 raise
@@ -172,13 +179,21 @@ class LocalEngine:
             self._chore(self._freed())
         if self._tasks:
             self._chore(self._heeded())
-        if self._queue or self._tasks:
+        if self._parked:
+            self._chore(self._resumed())
+        if self._queue or self._tasks or self._parked:
             self._watch()
 
     async def _freed(self) -> None:
         with suppress(RetinueError):
             await self._told().release()
         self._claim_soon()
+
+    async def _resumed(self) -> None:
+        with suppress(RetinueError):
+            for run_id in await self._told().woken():
+                if run_id in self._parked:
+                    self.submit(run_id)
 
     async def _heeded(self) -> None:
         with suppress(RetinueError):

@@ -8,10 +8,11 @@ from typing import Any
 
 import msgspec
 
+from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
-from retinue.ledger import rows
+from retinue.ledger import approvals, rows
 from retinue.ledger.file import damaged
 
 _ADD = (
@@ -106,6 +107,29 @@ class SqliteTx:
             "SELECT count(*) FROM runs WHERE status=?", (status.value,)
         ).fetchone()[0]
 
+    def approval(self, approval_id: str) -> Approval | None:
+        found = [each for each in self.approvals(prefix=approval_id) if each.id == approval_id]
+        return found[0] if found else None
+
+    def add_approval(self, approval: Approval) -> None:
+        approvals.add(self._connection, approval)
+
+    def set_approval(self, approval: Approval) -> None:
+        approvals.put(self._connection, approval)
+
+    def approvals(
+        self,
+        *,
+        run: str | None = None,
+        call: str | None = None,
+        state: Sequence[State] | None = None,
+        prefix: str | None = None,
+    ) -> list[Approval]:
+        try:
+            return approvals.find(self._connection, run=run, call=call, state=state, prefix=prefix)
+        except rows.DAMAGE as error:
+            raise damaged(self._path, "an approval", error) from error
+
     def emit(self, event: Event) -> None:
         seq = self._connection.execute(_EMIT, rows.event_row(event)).lastrowid
         self.emitted.append(replace(event, seq=seq))
@@ -152,6 +176,12 @@ class LookingTx(SqliteTx):
 
     def set_run(self, run: Run) -> None:
         raise TypeError(f"a look only reads: use do to change run {run.id}")
+
+    def add_approval(self, approval: Approval) -> None:
+        raise TypeError(f"a look only reads: use do to add approval {approval.id}")
+
+    def set_approval(self, approval: Approval) -> None:
+        raise TypeError(f"a look only reads: use do to change approval {approval.id}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

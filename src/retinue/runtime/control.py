@@ -1,12 +1,14 @@
-"""Cancel: a person stops a run, wherever it is being worked."""
+"""What a person does to a run, wherever it is being worked: stop it, or answer what it asks."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.approval import Answer, Approval, State
+from retinue.domain.rule import literal
+from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.errors import NotFound
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import closed
+from retinue.runtime.announce import closed, told
 
 
 async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> Run:
@@ -42,3 +44,83 @@ async def wanted_gone(ports: Ports) -> list[str]:
         ]
 
     return await ports.ledger.look(step)
+
+
+async def answer(
+    approval_id: str, said: Answer, ports: Ports, *, by: str, alive: Callable[[str], bool]
+) -> Approval:
+    """The answer and the run's going on are one step; whoever works the run, or else this process, takes it up."""
+    asked = await ports.ledger.look(lambda tx: tx.approval(approval_id))
+    if asked is None:
+        raise NotFound(f"there is no approval {approval_id}: `retinue approvals list` shows those that wait")
+    asked.answered(said, by=by, at=ports.chance.now())
+    if said is Answer.ADD:
+        await _added(asked, ports)
+
+    def step(tx: Tx) -> tuple[Approval, Run | None]:
+        now = tx.approval(approval_id) or asked
+        answered = now.answered(said, by=by, at=ports.chance.now())
+        tx.set_approval(answered)
+        return answered, _woken(answered, tx, ports, alive)
+
+    answered, run = await ports.ledger.do(step)
+    if run is not None and run.owner == ports.owner:
+        ports.engine.submit(run.id)
+    return answered
+
+
+async def expire(ports: Ports, *, alive: Callable[[str], bool]) -> list[Approval]:
+    """Questions that nobody answered in time count as denied, and their runs go on with that."""
+
+    def late(tx: Tx) -> list[Approval]:
+        now = ports.chance.now()
+        return [each for each in tx.approvals(state=[State.PENDING]) if now >= each.expires_at]
+
+    def step(tx: Tx) -> list[tuple[Approval, Run | None]]:
+        gone: list[tuple[Approval, Run | None]] = []
+        for each in late(tx):
+            tx.set_approval(each.expired())
+            gone.append((each.expired(), _woken(each.expired(), tx, ports, alive)))
+        return gone
+
+    if not await ports.ledger.look(late):
+        return []
+    gone = await ports.ledger.do(step)
+    for _, run in gone:
+        if run is not None and run.owner == ports.owner:
+            ports.engine.submit(run.id)
+    return [approval for approval, _ in gone]
+
+
+async def woken(ports: Ports) -> list[str]:
+    """Runs of this process whose answer came from elsewhere."""
+    queued = await ports.ledger.look(lambda tx: tx.runs(status=[Status.QUEUED]))
+    return [run.id for run in queued if run.owner == ports.owner]
+
+
+def _woken(approval: Approval, tx: Tx, ports: Ports, alive: Callable[[str], bool]) -> Run | None:
+    """The run of an approval, queued again; None when it does not wait for one (any more)."""
+    run = tx.run(approval.run)
+    if run is None:
+        return None
+    tx.emit(told("approval.answered", run, ports, approval=approval.id, state=str(approval.state)))
+    if run.status is not Status.WAITING or run.waiting_for is not Waiting.APPROVAL:
+        return None
+    again = run.answered(waited=ports.chance.now() - approval.asked_at)
+    if not alive(again.owner):
+        again = replace(again, owner=ports.owner)
+    tx.set_run(again)
+    return again
+
+
+async def _added(asked: Approval, ports: Ports) -> None:
+    """Into the preset.md of the very session that asked, and beyond what those above it could hand on."""
+    session = await ports.store.find(asked.session)
+    tool = ports.tools.get(asked.tool)
+    touch = tool.touch if tool is not None else "read"
+    pattern = asked.resource if touch == "run" else literal(asked.resource)
+    await ports.store.widen(session, touch, pattern)
+    if touch in ("read", "write"):
+        before: tuple[str, ...] = getattr(session.lifted, touch) or ()
+        if pattern not in before:
+            await ports.store.change(session, lifted=replace(session.lifted, **{touch: (*before, pattern)}))

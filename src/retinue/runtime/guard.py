@@ -4,15 +4,17 @@ import asyncio
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from time import perf_counter
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
-from retinue.domain.run import Run, iso_seconds
-from retinue.domain.scope import Scope, Verdict
-from retinue.domain.session import Session
+from retinue.domain.rule import Verdict
+from retinue.domain.run import iso_seconds
+from retinue.domain.scope import Scope
 from retinue.domain.transcript import Called, Returned
 from retinue.errors import OutOfScope, RetinueError
-from retinue.ports import Call, Files, Ports, Tool
+from retinue.ports import Call, Ports, Tool
+from retinue.runtime.approve import Caller, Leave, Wanted, again, leave
 
 ASK_TOOL = "request_scope_expansion"
 ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
@@ -31,27 +33,24 @@ def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
     return {name: tools[name] for name in sorted(tools) if verdict(tools[name], scope).ok}
 
 
-async def call(
-    called: Called, *, run: Run, session: Session, scope: Scope, files: Files, ports: Ports
-) -> Returned:
-    """Every wish gets an answer; a refusal is an answer like any other."""
+async def call(called: Called, caller: Caller, ports: Ports) -> Returned:
+    """Every wish gets an answer; a refusal is an answer like any other. Parked: it waits for a person."""
     started = perf_counter()
-    ok, text = await _answer(called, run=run, session=session, scope=scope, files=files, ports=ports)
+    ok, text = await _answer(called, caller, ports)
     return Returned(
         of=called.id,
         text=capped(ports.redact(TERMINAL_CODES.sub("", text) if "\x1b" in text else text)),
         ok=ok,
         ms=round((perf_counter() - started) * 1000),
         at=iso_seconds(ports.chance.now()),
-        run=run.id,
+        run=caller.run.id,
     )
 
 
-async def _answer(
-    called: Called, *, run: Run, session: Session, scope: Scope, files: Files, ports: Ports
-) -> tuple[bool, str]:
+async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, str]:
     if called.broken:
         return False, f"This call did not run: {called.broken}. Make the call again, in a smaller step."
+    scope = caller.scope.under(ports.bounds())
     tool = ports.tools.get(called.tool)
     if tool is None:
         names = ", ".join(offered(ports.tools, scope)) or "none"
@@ -71,20 +70,24 @@ async def _answer(
         args = tool.parse(_bounded(called.args))
     except ValueError as error:
         return False, f"The arguments of {called.tool} are wrong: {error}"
-    bound = Call(run=run, session=session, id=called.id, files=files, ask=ports.ask)
-    return await _acted(tool, args, bound, advice=ASK_FOR_MORE if ASK_TOOL in ports.tools else "")
+    wanted = Wanted(called=called, tool=tool, args=args, caller=replace(caller, scope=scope))
+    return await _judged(wanted, ports)
 
 
-async def _acted(tool: Tool, args: Mapping[str, object], bound: Call, *, advice: str) -> tuple[bool, str]:
-    """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
-    have waited for something of its own that was cancelled, and nobody stops the run by that."""
-    name = tool.spec.name
+async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:
+    """A path or command is judged, a person is asked where one must be, and then it happens."""
     try:
-        return True, await tool.body(args, bound)
+        try:
+            return await _acted(wanted, await leave(wanted, ports), ports)
+        except OutOfScope as error:
+            if (once := await again(wanted, error, ports)) is None:
+                raise
+            return await _acted(wanted, once, ports)
     except OutOfScope as error:
+        advice = ASK_FOR_MORE if ASK_TOOL in ports.tools and error.error == "out_of_scope" else ""
         return False, refusal(
             error.error,
-            name,
+            wanted.tool.spec.name,
             resource=error.resource,
             allowed=error.allowed,
             denied=error.denied,
@@ -92,6 +95,25 @@ async def _acted(tool: Tool, args: Mapping[str, object], bound: Call, *, advice:
         )
     except RetinueError as error:
         return False, str(error)
+
+
+async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]:
+    """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
+    have waited for something of its own that was cancelled, and nobody stops the run by that."""
+    caller, name = wanted.caller, wanted.tool.spec.name
+    bound = Call(
+        run=caller.run,
+        session=caller.session,
+        id=wanted.called.id,
+        files=leave.files,
+        shell=ports.shell(leave.scope),
+        answer=leave.answer,
+        ask=ports.ask,
+    )
+    try:
+        return True, await wanted.tool.body(wanted.args, bound)
+    except RetinueError:
+        raise
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is None or task.cancelling():
             raise

@@ -5,11 +5,11 @@ from dataclasses import dataclass, replace
 from retinue.domain.agent import Agent
 from retinue.domain.prompt import system_prompt
 from retinue.domain.run import Run
-from retinue.domain.scope import Scope, compile_scope
+from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
 from retinue.domain.tool import ToolSpec
 from retinue.domain.turn import Model
-from retinue.ports import Files, Ports
+from retinue.ports import Ports
 from retinue.runtime.guard import offered
 
 
@@ -19,7 +19,6 @@ class Plan:
 
     agent: Agent
     scope: Scope
-    files: Files
     tools: tuple[ToolSpec, ...]
     system: str
     model: Model
@@ -35,7 +34,6 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     return Plan(
         agent=agent,
         scope=scope,
-        files=ports.files(scope),
         tools=tools,
         system=system_prompt(agent, [(tool.name, tool.description) for tool in tools], depth=session.depth),
         model=model,
@@ -52,10 +50,15 @@ async def definition(session: Session, ports: Ports) -> Agent:
 
 
 def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
-    return compile_scope(
-        agent,
-        root=session.workspace.root,
-        writable=session.workspace.writable,
+    place = session.workspace
+    ground = Ground(
+        root=place.root,
+        label=place.label,
+        made=bool(place.source),
+        writable=place.writable,
+        tmp=ports.tmp(session),
         child=not session.top,
-        bounds=ports.bounds,
+        ceilings=session.ceilings,
+        lifted=session.lifted,
     )
+    return compile_scope(agent, ground, ports.bounds())

@@ -1,6 +1,6 @@
 """What a start finds: calls without a result, and counts that only the file still knows."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -21,15 +21,17 @@ INTERRUPTED = (
 NOT_ANSWERED = "Interrupted: this call was not answered. Nothing is known of its outcome."
 
 
-def unanswered(entries: Sequence[Entry], run: Run, ports: Ports) -> tuple[list[Called], list[Returned]]:
-    """Calls to make again (this run's, of tools that bear it), and results for those never made again. A call whose
+def unanswered(
+    entries: Sequence[Entry], run: Run, ports: Ports, *, unstarted: Container[str] = ()
+) -> tuple[list[Called], list[Returned]]:
+    """Calls to make again (this run's, of tools that bear it or that were never begun), and results for those never made again. A call whose
     result a person took out, and after which the model has spoken again, is history: it is not answered anew."""
     again: list[Called] = []
     told: list[Returned] = []
     for called in dangling(_since_last_reply(entries)):
         tool = ports.tools.get(called.tool)
         ours = called.run == run.id
-        if ours and (tool is None or tool.effect is not Effect.ONCE):
+        if ours and (tool is None or tool.effect is not Effect.ONCE or called.id in unstarted):
             again.append(called)
         else:
             told.append(

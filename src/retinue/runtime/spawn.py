@@ -3,14 +3,16 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from retinue.domain.agent import Defined, Paths, WorkspacePolicy, preset_hash
+from retinue.domain.agent import Agent, Defined, Paths, WorkspacePolicy, preset_hash
 from retinue.domain.limits import HARD_DEPTH
+from retinue.domain.rule import absolute, below
 from retinue.domain.run import Ask, Run
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, below
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, handed_on
 from retinue.domain.session import Session
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import Refused
 from retinue.ports import NewSession, Ports
+from retinue.runtime.prepare import definition, scope_of
 from retinue.runtime.send import send
 
 
@@ -23,6 +25,8 @@ class Child:
     allowed_paths: Sequence[str] | None = None
     """None: the parent's read patterns. Empty: no restriction. Patterns: exactly those."""
     denied_paths: Sequence[str] | None = None
+    by_person: bool = False
+    """A person asked for just this: paths named here may go beyond what the parent could hand on."""
 
 
 async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None) -> Session:
@@ -47,7 +51,11 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
         raise Refused(
             f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
         )
-    preset = ports.with_paths(defined.preset, await _paths(child, ports))
+    above = await definition(child.parent, ports)
+    rights = scope_of(above, child.parent, ports)
+    paths = _paths(child, above)
+    preset = ports.with_paths(defined.preset, paths)
+    named = child.by_person and child.allowed_paths is not None
     session = await ports.store.create(
         NewSession(
             agent=ask.agent,
@@ -56,6 +64,8 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
             workspace=_workspace(defined, child.parent),
             parent=child.parent,
             description=child.description,
+            ceilings=(*child.parent.ceilings, handed_on(above, rights, by=child.parent.slug)),
+            lifted=Paths(read=absolute(paths.read or (), rights.root) if named else None),
         )
     )
     return await send(ask, session, ports)
@@ -71,17 +81,16 @@ def _workspace(defined: Defined, parent: Session) -> Workspace:
     return bound(defined.agent.workspace, parent.workspace.root)
 
 
-async def _paths(child: Child, ports: Ports) -> Paths:
+def _paths(child: Child, above: Agent) -> Paths:
     return Paths(
-        read=await _readable(child, ports),
+        read=_readable(child, above),
         write=DEFAULT_WRITE,
         deny=DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths),
     )
 
 
-async def _readable(child: Child, ports: Ports) -> tuple[str, ...]:
+def _readable(child: Child, above: Agent) -> tuple[str, ...]:
     if child.allowed_paths is None:
-        parent, _ = await ports.store.preset(child.parent)
-        inherited = parent.paths.read if parent.paths is not None else None
+        inherited = above.paths.read if above.paths is not None else None
         return inherited if inherited is not None else (below(child.parent.workspace.root),)
     return tuple(child.allowed_paths) or ("/**",)

@@ -6,15 +6,17 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
+from retinue.domain.approval import State
 from retinue.domain.prompt import abridged
-from retinue.domain.run import Reason, Run, Status, iso_seconds
+from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.turn import Reply, Request, Stop
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
-from retinue.ports import Conversation, Ports
+from retinue.ports import Conversation, Ports, Tx
 from retinue.runtime import guard
 from retinue.runtime.announce import end, told
+from retinue.runtime.approve import Caller, Parked, unstarted
 from retinue.runtime.hearing import Hearing
 from retinue.runtime.outcome import Outcome, failure
 from retinue.runtime.patience import Patience
@@ -30,20 +32,38 @@ PATIENCE = 20
 MOMENT_SECONDS = 0.05
 
 
-async def work(run_id: str, ports: Ports) -> None:
-    """Works a claimed run to its end. A process that dies in here leaves a file to go on from."""
+async def work(run_id: str, ports: Ports) -> bool:
+    """Works a claimed run to its end, or until nothing of it can go on without a person: then True, and its slot is
+    free. A process that dies in here leaves a file to go on from."""
     run = await ports.ledger.look(lambda tx: tx.run(run_id))
     if run is None:
         raise NotFound(f"there is no run {run_id}")
     this = _Work(run, ports)
     try:
         outcome = await this.done()
+    except Parked:
+        return await _parked(this.run, ports) or await work(run_id, ports)
     except asyncio.CancelledError:
         await _keep_counts(this.run, ports)
         raise
     except RetinueError as error:
         outcome = failure(error)
     await end(this.run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
+    return False
+
+
+async def _parked(run: Run, ports: Ports) -> bool:
+    """Whether it waits: an answer that came meanwhile is seen in this very step, so none is missed."""
+
+    def step(tx: Tx) -> bool:
+        if not tx.approvals(run=run.id, state=[State.PENDING]):
+            return False
+        waiting = _counted(tx.run(run.id) or run, run).waits(Waiting.APPROVAL)
+        tx.set_run(waiting)
+        tx.emit(told("run.state", waiting, ports, phase="approval"))
+        return True
+
+    return await ports.ledger.do(step)
 
 
 async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
@@ -82,6 +102,7 @@ class _Work:
         self.hearing = Hearing(ports.redact, self._tell)
         self.patience = Patience(ports.limits)
         self.kept_at = ports.chance.now()
+        self.parked = False
 
     async def done(self) -> Outcome:
         session = await _place(self.run, self.ports)
@@ -98,7 +119,7 @@ class _Work:
                     raise
                 raise TimedOut(f"the deadline passed: {self._deadline()}") from error
             finally:
-                if not self._dying():
+                if not self._dying() and not self.parked:
                     await self._left(talk)
 
     async def _opened(self, session: Session, stack: AsyncExitStack) -> Conversation:
@@ -124,6 +145,10 @@ class _Work:
         if said and (outcome := await self._over(said, talk, plan)):
             return outcome
         again, lost = unanswered(talk.entries, self.run, self.ports)
+        if lost:
+            again, lost = unanswered(
+                talk.entries, self.run, self.ports, unstarted=await unstarted(self.run, self.ports)
+            )
         if lost:
             await talk.append(*lost)
         await self._called(again, talk, plan)
@@ -246,6 +271,8 @@ class _Work:
         if rest := calls[most:]:
             note = f"This call did not run: {most} calls in one turn is the limit."
             await talk.append(*(self._returned(called, note) for called in rest))
+        if self.parked:
+            raise Parked
         self.patience.spent()
 
     async def _abreast(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
@@ -261,14 +288,12 @@ class _Work:
         if told_off := self.patience.with_call(called):
             returned = self._returned(called, told_off)
         else:
-            returned = await guard.call(
-                called,
-                run=self.run,
-                session=talk.session,
-                scope=plan.scope,
-                files=plan.files,
-                ports=self.ports,
-            )
+            caller = Caller(run=self.run, session=talk.session, scope=plan.scope)
+            try:
+                returned = await guard.call(called, caller, self.ports)
+            except Parked:
+                self.parked = True
+                return
         if not returned.ok and not _runnable(called, self.ports):
             self.patience.with_impossible()
         await talk.append(returned)

@@ -8,9 +8,10 @@ from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 
+from retinue.domain.ceiling import Wish
 from retinue.domain.scope import NO_SCOPE, Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.ports import Found, Opened
+from retinue.ports import Found, Opened, Written
 from retinue.sandbox.listing import listed, walked
 from retinue.sandbox.openat2 import Opener, best_opener
 from retinue.sandbox.reach import anchor_of, components, forms, is_denied, is_readable, may_hold
@@ -77,6 +78,19 @@ class GuardedFiles:
                 return
             yield from walked(self.scope, base, real, limit=limit, opener=self.opener)
 
+    def name(self, path: str) -> str:
+        """The real name that a path stands for now, unjudged."""
+        return os.path.realpath("/" + "/".join(components_of(path, self.scope.root)))
+
+    def judge(self, path: str, wish: Wish) -> str:
+        raise NotImplementedError
+
+    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> Written:
+        raise NotImplementedError
+
+    def only(self, real: str) -> "GuardedFiles":
+        raise NotImplementedError
+
     @contextmanager
     def _opened(self, path: str) -> Generator[tuple[int, str, os.stat_result]]:
         """A regular file or a folder that the scope lets this agent read; closed afterwards."""
@@ -142,7 +156,8 @@ class GuardedFiles:
     def _refusal(self, path: str, rule: str) -> OutOfScope:
         scope = self.scope
         allowed = scope.read if scope.configured else ()
-        within = "" if scope.most_read is None else f", within {_some(scope.most_read)}"
+        most = [each.read for each in scope.ceilings if each.read is not None]
+        within = "".join(f", within {_some(each)}" for each in most)
         return OutOfScope(
             f"{shown(path)} is not in your scope ({rule}). "
             f"You may read {_some(allowed)}{within}; denied: {_some(scope.deny)}.",

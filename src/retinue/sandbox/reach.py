@@ -4,7 +4,6 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
-from retinue.domain.glob import first_match
 from retinue.domain.scope import Scope
 
 _GLOB = frozenset("*?[")
@@ -57,11 +56,7 @@ def may_hold(scope: Scope, real: str) -> bool:
 
 
 def is_denied(scope: Scope, real: str) -> bool:
-    return any(
-        first_match(globs, form, ignore_case=True)
-        for form in forms(real)
-        for globs in (scope.closed, scope.deny)
-    )
+    return any(scope.shut(form) is not None for form in forms(real))
 
 
 def is_readable(scope: Scope, real: str) -> bool:

@@ -17,7 +17,7 @@ from retinue.domain.agent import (
     Triggers,
     WorkspacePolicy,
 )
-from retinue.domain.scope import Rule
+from retinue.domain.rule import Rule
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
 from retinue.store import frontmatter, strict_json, strict_yaml, toolnames, values, yaml_text

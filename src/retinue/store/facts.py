@@ -8,6 +8,8 @@ from typing import Any, cast
 
 import msgspec
 
+from retinue.domain.agent import Paths
+from retinue.domain.ceiling import Ceiling, ceiling_of
 from retinue.domain.run import iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.workspace import Isolation, Workspace
@@ -23,6 +25,7 @@ class Place(msgspec.Struct, kw_only=True):
     isolation: str = "shared"
     writable: bool = True
     label: str = ""
+    source: str | None = None
 
 
 class Facts(msgspec.Struct, kw_only=True):
@@ -44,11 +47,26 @@ class Facts(msgspec.Struct, kw_only=True):
     """An older way to say it, without the time."""
     attributes: dict[str, Any] = {}
     workspace: Place | None = None
-    ceiling: dict[str, Any] = {}
+    ceiling: Any = None
+    lifted: dict[str, tuple[str, ...] | None] = {}
     preset_hash: str = ""
 
 
+class Link(msgspec.Struct, kw_only=True):
+    """One ceiling of the chain, typed: a list that is no list of texts must not pass for one."""
+
+    by: str
+    tools: tuple[str, ...] | None = None
+    capabilities: tuple[str, ...] | None = None
+    agents: tuple[str, ...] | None = None
+    paths: dict[str, tuple[str, ...] | None] = {}
+    writable: bool = True
+    network: bool | None = None
+
+
 _FACTS = msgspec.json.Decoder(Facts)
+_LINK = msgspec.json.Decoder(Link)
+_LINK_ENCODER = msgspec.json.Encoder()
 
 
 def read_facts(data: bytes) -> Facts:
@@ -73,7 +91,8 @@ def write_facts(session: Session) -> bytes:
         "pinned_at": session.pinned_at,
         "attributes": session.attributes,
         "workspace": session.workspace.as_json(),
-        "ceiling": session.ceiling,
+        "ceiling": [each.facts() for each in session.ceilings],
+        "lifted": {"read": session.lifted.read, "write": session.lifted.write},
         "preset_hash": session.preset_hash,
     }
     try:
@@ -92,7 +111,23 @@ def workspace_of(place: Place | None, folder: str) -> Workspace:
         isolation=Isolation(place.isolation) if known else Isolation.SANDBOX,
         writable=place.writable,
         label=place.label,
+        source=place.source or "",
     )
+
+
+def ceilings_of(said: Any) -> tuple[Ceiling, ...]:
+    """The chain of ceilings a session was born under. What cannot be read as one leaves no rights at all."""
+    if not said:
+        return ()
+    try:
+        links = [_LINK.decode(_LINK_ENCODER.encode(each)) for each in said]
+    except (msgspec.ValidationError, TypeError):
+        return (Ceiling(by="an unreadable session.json", tools=(), capabilities=(), agents=(), read=(), write=()),)
+    return tuple(ceiling_of(msgspec.structs.asdict(each), by=each.by, root="/") for each in links)
+
+
+def lifted_of(said: Mapping[str, tuple[str, ...] | None]) -> Paths:
+    return Paths(read=said.get("read"), write=said.get("write"))
 
 
 def write_plan(session: Session, *, updated: datetime | None = None) -> bytes:

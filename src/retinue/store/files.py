@@ -10,7 +10,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retinue.domain.agent import Agent, preset_hash
+from retinue.domain.agent import Agent, Paths, preset_hash
+from retinue.domain.approval import Touch
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
 from retinue.errors import BadDefinition, Failed, Usage
@@ -19,6 +20,7 @@ from retinue.store import branches, definitions, folder, names, tree
 from retinue.store.conversation import FileConversation, opened
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
+from retinue.store.frontmatter import with_paths
 from retinue.store.lock import alone, held, hold
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
@@ -28,7 +30,7 @@ from retinue.store.window import WINDOW
 
 T = TypeVar("T")
 _LONGEST_NAME = 200
-_CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases"})
+_CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "lifted"})
 
 
 class FileStore:
@@ -79,6 +81,10 @@ class FileStore:
 
     async def change(self, session: Session, **facts: Any) -> Session:
         return await self._threads.do(lambda: self._change(session, facts))
+
+    async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
+        """One pattern more in the session's own preset.md."""
+        await self._threads.do(lambda: self._widen(session, touch, pattern))
 
     async def set_preset(self, session: Session, text: str) -> None:
         """A person or a scope command changes what a session obeys; only this moves the plan's `updated`."""
@@ -171,6 +177,14 @@ class FileStore:
             where = os.path.join(session.path, names.FACTS)
             replace_file(where, write_facts(known), token=self._chance.uuid())
         return self._shelf.at(session.path).session
+
+    def _widen(self, session: Session, touch: Touch, pattern: str) -> None:
+        where = os.path.join(session.path, names.PRESET)
+        text = read_file(where).decode()
+        paths = definitions.parse_preset(text, where, name=session.agent).paths or Paths()
+        before: tuple[str, ...] = (paths.write if touch == "write" else paths.read) or ()
+        if touch in ("read", "write") and pattern not in before:
+            self._set_preset(session, with_paths(text, replace(paths, **{touch: (*before, pattern)}), where))
 
     def _set_preset(self, session: Session, text: str) -> None:
         where = os.path.join(session.path, names.PRESET)

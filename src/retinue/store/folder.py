@@ -20,6 +20,8 @@ from retinue.store import names
 from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_new
 from retinue.store.facts import (
     Facts,
+    ceilings_of,
+    lifted_of,
     read_facts,
     read_plan,
     time_of,
@@ -80,7 +82,8 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
         updated_at=now,
         attributes=new.attributes,
         workspace=new.workspace,
-        ceiling=new.ceiling,
+        ceilings=new.ceilings,
+        lifted=new.lifted,
         preset_hash=new.preset_hash,
     )
     with suppress(FileExistsError):
@@ -268,7 +271,8 @@ def _session(path: str, facts: Facts, plan: Mapping[str, str], head: Head, probl
         updated_at=created,
         attributes=facts.attributes,
         workspace=workspace_of(facts.workspace, path),
-        ceiling=facts.ceiling,
+        ceilings=ceilings_of(facts.ceiling),
+        lifted=lifted_of(facts.lifted),
         preset_hash=facts.preset_hash,
     )
 

@@ -49,7 +49,7 @@ def deleted(name: str, at: datetime) -> str:
 
 def deleted_at(name: str) -> str | None:
     """When a folder of this name was deleted, as its name says; None for a living one."""
-    found = _DELETED.search(name)
+    found = _DELETED.search(name) if ".deleted." in name else None
     return found[1] if found else None
 
 

@@ -5,10 +5,11 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import TypeVar
 
+from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
-from retinue.ledger import rows
+from retinue.ledger import approvals, rows
 from retinue.ports import Tx
 
 T = TypeVar("T")
@@ -21,14 +22,16 @@ class MemoryLedger:
         self._listen = listen
         self._runs: dict[str, Run] = {}
         self._events: list[Event] = []
+        self._approvals: dict[str, Approval] = {}
         self._closed = False
 
     async def do(self, step: Callable[[Tx], T]) -> T:
         """Gives way once, as every durable step does, so that what must not interleave is seen interleaving."""
         self._refuse_when_closed()
-        tx = MemoryTx(self._runs, self._events)
+        tx = MemoryTx(self._runs, self._events, self._approvals)
         value = step(tx)
         self._runs |= tx.changed
+        self._approvals |= tx.asked
         self._events += tx.emitted
         if self._listen is not None:
             for event in tx.emitted:
@@ -38,7 +41,7 @@ class MemoryLedger:
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         self._refuse_when_closed()
-        return step(LookingMemoryTx(self._runs, self._events))
+        return step(LookingMemoryTx(self._runs, self._events, self._approvals))
 
     async def close(self) -> None:
         self._closed = True
@@ -51,9 +54,11 @@ class MemoryLedger:
 class MemoryTx:
     """What a step changes lies over what was there, until the step is whole."""
 
-    def __init__(self, runs: dict[str, Run], events: list[Event]) -> None:
+    def __init__(self, runs: dict[str, Run], events: list[Event], approvals: dict[str, Approval]) -> None:
         self._runs = runs
         self._events = events
+        self._approvals = approvals
+        self.asked: dict[str, Approval] = {}
         self.changed: dict[str, Run] = {}
         self.emitted: list[Event] = []
 
@@ -111,6 +116,37 @@ class MemoryTx:
     def count(self, status: Status) -> int:
         return sum(run.status is status for run in self._all())
 
+    def approval(self, approval_id: str) -> Approval | None:
+        return (self._approvals | self.asked).get(approval_id)
+
+    def add_approval(self, approval: Approval) -> None:
+        if self.approval(approval.id) is not None:
+            raise Failed(f"approval {approval.id} is already in the ledger")
+        self.asked[approval.id] = approvals.read(approvals.written(approval))
+
+    def set_approval(self, approval: Approval) -> None:
+        if self.approval(approval.id) is None:
+            raise NotFound(f"there is no approval {approval.id}")
+        self.asked[approval.id] = approvals.read(approvals.written(approval))
+
+    def approvals(
+        self,
+        *,
+        run: str | None = None,
+        call: str | None = None,
+        state: Sequence[State] | None = None,
+        prefix: str | None = None,
+    ) -> list[Approval]:
+        found = (
+            each
+            for each in (self._approvals | self.asked).values()
+            if (run is None or each.run == rows.whole(run))
+            and (call is None or each.call == rows.whole(call))
+            and (state is None or each.state in state)
+            and (prefix is None or each.id.startswith(rows.whole(prefix)))
+        )
+        return sorted(found, key=lambda each: each.id)
+
     def emit(self, event: Event) -> None:
         seq = len(self._events) + len(self.emitted) + 1
         self.emitted.append(rows.event_from(seq, rows.event_row(event)))
@@ -148,6 +184,12 @@ class LookingMemoryTx(MemoryTx):
 
     def set_run(self, run: Run) -> None:
         raise TypeError(f"a look only reads: use do to change run {run.id}")
+
+    def add_approval(self, approval: Approval) -> None:
+        raise TypeError(f"a look only reads: use do to add approval {approval.id}")
+
+    def set_approval(self, approval: Approval) -> None:
+        raise TypeError(f"a look only reads: use do to change approval {approval.id}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

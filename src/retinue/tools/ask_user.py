@@ -8,7 +8,7 @@ from retinue.ports import Call
 from retinue.tools.define import tool
 
 
-@tool(effect=Effect.IDEMPOTENT, category="people")
+@tool(effect=Effect.IDEMPOTENT, category="people", asks="never")
 async def ask_user(
     call: Call,
     question: Annotated[str, "One question, complete in itself."],

@@ -9,10 +9,11 @@ from typing import Annotated, Any, cast, get_args, get_origin, overload
 
 import msgspec
 
+from retinue.domain.approval import Touch
 from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.tool import Effect, ToolSpec
 from retinue.errors import Usage
-from retinue.ports import Body, Call, Tool
+from retinue.ports import Asks, Body, Call, Tool
 from retinue.tools.arguments import parser
 from retinue.tools.aside import own_thread
 from retinue.tools.schema import schema_of
@@ -37,8 +38,10 @@ def tool(
     capabilities: Iterable[str] = (),
     category: str = "",
     door: bool = False,
+    asks: Asks | str | None = None,
+    touches: tuple[Touch, str] | None = None,
 ) -> Callable[[Function], Tool]: ...
-def tool(
+def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     function: Function | None = None,
     /,
     *,
@@ -48,9 +51,13 @@ def tool(
     capabilities: Iterable[str] = (),
     category: str = "",
     door: bool = False,
+    asks: Asks | str | None = None,
+    touches: tuple[Touch, str] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool of a function, async or not: `@tool`, or `@tool(effect="read")`. A parameter annotated
-    `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument."""
+    `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument. A tool that
+    only reads never asks a person; any other asks unless it says `asks="never"`. `touches` names the argument that
+    holds a path or a command, so that the scope's rules are known before the tool is called."""
 
     def made(function: Function) -> Tool:
         own = _name(name or getattr(function, "__name__", ""))
@@ -68,6 +75,9 @@ def tool(
             capabilities=tuple(capabilities),
             category=category,
             door=door,
+            asks=_asks(own, asks, Effect(effect), door=door),
+            touch=touches[0] if touches else "tool",
+            resource=_argument(touches[1]) if touches else None,
         )
 
     return made if function is None else made(function)
@@ -95,6 +105,21 @@ def _effect(name: str, effect: Effect | str) -> Effect:
     except ValueError as error:
         known = ", ".join(Effect)
         raise Usage(f"the tool {name} has the unknown effect {effect!r}; use one of {known}") from error
+
+
+def _argument(name: str) -> Callable[[Mapping[str, Any]], str]:
+    """A path that is not given is the workspace."""
+    return lambda arguments: str(arguments.get(name) or ".")
+
+
+def _asks(name: str, asks: Asks | str | None, effect: Effect, *, door: bool) -> Asks:
+    if asks is None:
+        return Asks.NEVER if effect is Effect.READ or door else Asks.UNLESS_GRANTED
+    try:
+        return Asks(asks)
+    except ValueError:
+        known = ", ".join(repr(str(each)) for each in Asks)
+        raise Usage(f"the tool {name} asks {asks!r}; it can say {known}") from None
 
 
 def _signature(name: str, function: Function) -> tuple[list[Field], str | None]:

@@ -13,7 +13,7 @@ from retinue.tools.plain import placed
 MAX_PATHS = 1_000
 
 
-@tool(effect=Effect.READ, category="files")
+@tool(effect=Effect.READ, category="files", touches=("read", "path"))
 async def glob(
     call: Call,
     pattern: Annotated[str, "For example src/**/*.py. `**` is any folders, `*` anything within one name."],

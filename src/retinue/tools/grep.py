@@ -35,7 +35,7 @@ class Search:
     """Where in a line the first match starts, or -1."""
 
 
-@tool(effect=Effect.READ, category="files")
+@tool(effect=Effect.READ, category="files", touches=("read", "path"))
 async def grep(
     call: Call,
     pattern: Annotated[

@@ -12,7 +12,7 @@ MAX_NAMES = 1_000
 _MARKS = {"dir": "/", "link": "@", "other": "?"}
 
 
-@tool(effect=Effect.READ, category="files")
+@tool(effect=Effect.READ, category="files", touches=("read", "path"))
 async def ls(
     call: Call,
     path: Annotated[

@@ -32,7 +32,7 @@ _MAGIC = (
 )
 
 
-@tool(effect=Effect.READ, category="files")
+@tool(effect=Effect.READ, category="files", touches=("read", "path"))
 async def read(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],

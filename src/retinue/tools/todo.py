@@ -17,7 +17,7 @@ class Item(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True
     status: Status = "pending"
 
 
-@tool(effect=Effect.IDEMPOTENT, category="planning")
+@tool(effect=Effect.IDEMPOTENT, category="planning", asks="never")
 async def todo(
     items: Annotated[list[str | Item], "The whole list, in order: it replaces the one before."],
 ) -> str:

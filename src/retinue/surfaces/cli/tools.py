@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from retinue.app import App
-from retinue.domain.scope import Verdict
+from retinue.domain.rule import Verdict
 from retinue.errors import Usage
 from retinue.ports import Tool
 from retinue.surfaces.cli.command import on_app

@@ -1,0 +1,63 @@
+"""The operator's word, live: what the configuration denies is looked up at each call, not remembered from the start."""
+
+import os
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from retinue.config import Config, load
+from retinue.domain.ceiling import OPERATOR, ceiling_of
+from retinue.domain.rule import below
+from retinue.domain.scope import Bounds
+from retinue.errors import RetinueError
+
+Stamp = tuple[int, int, int] | None
+
+
+class Operator:
+    """A deny counts from the moment it stands in the file. A file that cannot be read lifts nothing."""
+
+    def __init__(self, config: Config) -> None:
+        self._config = config
+        self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
+        self._stamps = self._looked()
+        self._bounds = bounds_of(config)
+
+    def __call__(self) -> Bounds:
+        stamps = self._looked()
+        if stamps != self._stamps:
+            self._stamps = stamps
+            try:
+                now = load({**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.folder)})
+            except RetinueError:
+                return self._bounds
+            self._bounds = bounds_of(replace(self._config, deny=now.deny, ceiling=now.ceiling))
+        return self._bounds
+
+    def _looked(self) -> list[Stamp]:
+        return [_stamp(place) for place in self._places]
+
+
+def bounds_of(config: Config) -> Bounds:
+    """The operator's denies and ceiling, with Retinue's own folders closed to every agent."""
+    return Bounds(
+        deny_tools=config.deny.get("tools", ()),
+        deny_paths=config.deny.get("paths", ()),
+        deny_agents=config.deny.get("agents", ()),
+        closed=tuple(below(os.path.realpath(folder)) for folder in (config.home, config.folder)),
+        ceiling=replace(ceiling_of(config.ceiling, by=OPERATOR, root="/"), **_relative(config)),
+    )
+
+
+def _relative(config: Config) -> dict[str, Any]:
+    """The ceiling's paths as they are written: each session's workspace is where they start."""
+    paths: Mapping[str, tuple[str, ...] | None] = (config.ceiling or {}).get("paths") or {}
+    return {"read": paths.get("read"), "write": paths.get("write"), "deny": paths.get("deny") or ()}
+
+
+def _stamp(place: str) -> Stamp:
+    try:
+        found = os.stat(place)  # noqa: PTH116  (at every call: a Path costs more than the look)
+    except OSError:
+        return None
+    return found.st_ino, found.st_mtime_ns, found.st_size

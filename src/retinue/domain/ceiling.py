@@ -1,0 +1,96 @@
+"""A ceiling: the most that a session may have because of someone above it, whatever its own definition says."""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from retinue.domain.glob import first_match
+from retinue.domain.rule import Globs, Rule, absolute
+
+Wish = Literal["read", "write"]
+OPERATOR = "the configuration"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ceiling:
+    """One link of the chain from the configuration down to a session. None: this link says nothing of that kind."""
+
+    by: str
+    """Whose it is: the configuration, or the slug of the session that handed the work on."""
+    tools: Globs | None = None
+    capabilities: Globs | None = None
+    agents: Globs | None = None
+    read: Globs | None = None
+    """Absolute patterns, as all of a ceiling's paths."""
+    write: Globs | None = None
+    deny: Globs = ()
+    writable: bool = True
+    network: bool | None = None
+
+    @property
+    def firm(self) -> bool:
+        """The operator's holds whatever a person answers; another session's is widened by a person's word."""
+        return self.by == OPERATOR
+
+    def tool(self, name: str, capabilities: Iterable[str]) -> str | None:
+        """The objection to a tool, or None."""
+        if not (verdict := Rule(allow=self.tools).verdict(name)).ok:
+            return f"{self}'s tools: {verdict.rule}"
+        for capability in capabilities:
+            if not (verdict := Rule(allow=self.capabilities).verdict(capability)).ok:
+                return f"{self}'s capability {capability}: {verdict.rule}"
+        return None
+
+    def agent(self, name: str) -> str | None:
+        verdict = Rule(allow=self.agents).verdict(name)
+        return None if verdict.ok else f"{self}'s agents: {verdict.rule}"
+
+    def path(self, real: str, wish: Wish) -> str | None:
+        if hit := first_match(self.deny, real, ignore_case=True):
+            return f"{self} denies {hit}"
+        if wish == "write" and not self.writable:
+            return f"{self} lets nothing be written"
+        most = self.read if wish == "read" else self.write
+        if most is not None and first_match(most, real) is None:
+            return f"{self} allows {wish} only in {', '.join(most) or 'nothing'}"
+        return None
+
+    def __str__(self) -> str:
+        return "the ceiling" if self.firm else f"the ceiling of {self.by}"
+
+    def facts(self) -> dict[str, Any]:
+        """How it is stored with the session it binds."""
+        return {
+            "by": self.by,
+            "tools": self.tools,
+            "capabilities": self.capabilities,
+            "agents": self.agents,
+            "paths": {"read": self.read, "write": self.write, "deny": self.deny},
+            "writable": self.writable,
+            "network": self.network,
+        }
+
+
+def ceiling_of(said: Mapping[str, Any] | None, *, by: str, root: str) -> Ceiling:
+    """As a definition, the configuration or session.json says it; relative patterns start at the workspace."""
+    facts = said or {}
+    paths: Mapping[str, Any] = facts.get("paths") or {}
+    return Ceiling(
+        by=by,
+        tools=_globs(facts.get("tools")),
+        capabilities=_globs(facts.get("capabilities")),
+        agents=_globs(facts.get("agents")),
+        read=_paths(paths.get("read"), root),
+        write=_paths(paths.get("write"), root),
+        deny=_paths(paths.get("deny"), root) or (),
+        writable=facts.get("writable") is not False,
+        network=facts.get("network"),
+    )
+
+
+def _globs(said: Iterable[str] | None) -> Globs | None:
+    return None if said is None else tuple(said)
+
+
+def _paths(said: Iterable[str] | None, root: str) -> Globs | None:
+    return None if said is None else absolute(tuple(said), root)

@@ -1,0 +1,34 @@
+"""Shell commands: which of them need not ask. No text is a boundary: the sandbox is, and these globs spare questions."""
+
+import re
+
+from retinue.domain.agent import ShellCommands
+from retinue.domain.glob import matches
+from retinue.domain.rule import Verdict
+
+_SPECIAL = re.compile(r"[;&|<>`$(){}\[\]*?!~#\\'\"\n\r\0=]")
+"""What makes more of a line than one program and plain words: then no pattern speaks for it."""
+
+ANYTHING = "*"
+
+
+def blocked(command: str, rules: ShellCommands | None) -> str | None:
+    """The denied text that a command holds, if there is one. A denied text blocks wherever it stands."""
+    flat = " ".join(command.split())
+    return next((text for text in (rules and rules.deny) or () if text and text in flat), None)
+
+
+def need_not_ask(command: str, rules: ShellCommands | None) -> Verdict:
+    """A pattern without a blank names a program, one with blanks the whole line. Only a line of one program, found
+    by its bare name, and plain words can be spoken for; `*` speaks for everything."""
+    allowed = (rules and rules.allow) or ()
+    if ANYTHING in allowed:
+        return Verdict(ok=True, rule="shell_commands allow *")
+    words = command.split()
+    if not words or _SPECIAL.search(command) or "/" in words[0]:
+        return Verdict(ok=False, rule="shell_commands speak only for one program and plain words")
+    line = " ".join(words)
+    for pattern in allowed:
+        if matches(pattern, line if " " in pattern else words[0]):
+            return Verdict(ok=True, rule=f"shell_commands allow {pattern}")
+    return Verdict(ok=False, rule="no pattern of shell_commands allows it")

@@ -1,0 +1,62 @@
+"""Rules: allow and deny globs of one kind, and the verdict that names the one that decided."""
+
+from dataclasses import dataclass
+
+from retinue.domain.glob import first_match
+
+Globs = tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    ok: bool
+    rule: str
+    """The rule that decided, in words."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rule:
+    """Allow and deny globs of one kind. Absent allow: no restriction. Deny wins."""
+
+    allow: Globs | None = None
+    deny: Globs = ()
+
+    def verdict(self, value: str, *, ignore_case: bool = False) -> Verdict:
+        hit = first_match(self.deny, value, ignore_case=ignore_case)
+        if hit is not None:
+            return Verdict(ok=False, rule=f"deny {hit}")
+        if self.allow is None:
+            return Verdict(ok=True, rule="no list")
+        hit = first_match(self.allow, value)
+        return Verdict(ok=hit is not None, rule=f"allow {hit}" if hit else "nothing allows it")
+
+    def permits(self, value: str) -> bool:
+        return self.verdict(value).ok
+
+    def facts(self) -> list[list[str] | None]:
+        """What a hash is made of: the order of a list says nothing."""
+        return [None if self.allow is None else sorted(self.allow), sorted(self.deny)]
+
+
+def absolute(patterns: Globs, root: str) -> Globs:
+    """A pattern that starts neither with / nor with ** is relative to the workspace; one that ends in / is a
+    folder and all that is in it."""
+    return tuple(_absolute(pattern, root) for pattern in patterns)
+
+
+def _absolute(pattern: str, root: str) -> str:
+    if pattern == ".":
+        return literal(root)
+    if not pattern.startswith(("/", "**")):
+        pattern = f"{literal(root).rstrip('/')}/{pattern.removeprefix('./')}"
+    return f"{pattern}**" if pattern.endswith("/") else pattern
+
+
+def below(root: str) -> str:
+    """The pattern of a folder and all that is in it."""
+    return "/**" if root == "/" else f"{literal(root)}/**"
+
+
+def literal(path: str) -> str:
+    """A real path as a pattern that means only itself: file names may hold `*` and `[`."""
+    return "".join(f"\\{char}" if char in "*?[\\" else char for char in path)

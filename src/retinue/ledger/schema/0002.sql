@@ -1,0 +1,11 @@
+-- What waits for a person's yes: one row per question, for as long as the ledger lives.
+CREATE TABLE approvals (
+    id TEXT PRIMARY KEY,
+    run TEXT NOT NULL,
+    call TEXT NOT NULL,
+    state TEXT NOT NULL,
+    approval TEXT NOT NULL
+) STRICT;
+
+CREATE INDEX approvals_by_run ON approvals (run, id);
+CREATE INDEX approvals_by_state ON approvals (state, id);

@@ -1,0 +1,274 @@
+"""Whether a call needs a person's yes, and how one is asked for, waited for and used up."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+from retinue.domain.approval import Answer, Approval, Policy, State, Touch, digest_of
+from retinue.domain.ceiling import Wish
+from retinue.domain.level import Level
+from retinue.domain.run import Run
+from retinue.domain.scope import Scope
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called
+from retinue.errors import OutOfScope, Refused
+from retinue.ports import Asks, Files, Ports, Tool, Tx
+from retinue.runtime.announce import told
+
+PERSON = "person"
+UNSTARTED = (State.PENDING, State.ALLOWED, State.DENIED, State.EXPIRED)
+"""A call whose approval is in one of these was never begun."""
+
+
+class Parked(Exception):
+    """Nothing went wrong: a call waits for a person, and the run goes on when there is an answer."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Caller:
+    """Who calls, and under which rights."""
+
+    run: Run
+    session: Session
+    scope: Scope
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """One call at the gate, understood but not yet let through."""
+
+    called: Called
+    tool: Tool
+    args: Mapping[str, Any]
+    caller: Caller
+
+    @property
+    def resource(self) -> str:
+        return self.tool.resource(self.args) if self.tool.resource else self.tool.spec.name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Leave:
+    """What a call that was let through acts with."""
+
+    scope: Scope
+    files: Files
+    answer: Answer | None = None
+
+
+async def leave(wanted: Wanted, ports: Ports) -> Leave:
+    """OutOfScope and Refused say why not; Parked waits for a person."""
+    tool, scope = wanted.tool, wanted.caller.scope
+    if tool.asks is Asks.NEVER:
+        return Leave(scope=scope, files=ports.files(scope))
+    if tool.touch == "more":
+        return await _more(wanted, ports)
+    if tool.touch == "run":
+        return await _command(wanted, ports)
+    if tool.touch in ("read", "write"):
+        return await _file(wanted, ports)
+    if ports.policy is Policy.AUTO:
+        return Leave(scope=scope, files=ports.files(scope))
+    await _asked(wanted, wanted.resource, "this tool acts on the world", ports)
+    return Leave(scope=scope, files=ports.files(scope), answer=Answer.ALLOW)
+
+
+async def again(wanted: Wanted, refused: OutOfScope, ports: Ports) -> Leave | None:
+    """A refused file may have been allowed once, by a person who was asked for it: then that is used up now."""
+    if wanted.tool.touch not in ("read", "write") or not refused.resource:
+        return None
+    scope = await _allowed_once(wanted, refused.resource, ports)
+    return None if scope is None else Leave(scope=scope, files=ports.files(scope))
+
+
+async def unstarted(run: Run, ports: Ports) -> set[str]:
+    """Calls that waited for a person and were never begun: taken up again, they are made for the first time."""
+    asked = await ports.ledger.look(lambda tx: tx.approvals(run=run.id))
+    return {each.call for each in asked if each.state in UNSTARTED} - {
+        each.call for each in asked if each.state is State.USED
+    }
+
+
+async def _file(wanted: Wanted, ports: Ports) -> Leave:
+    scope, resource = wanted.caller.scope, wanted.resource
+    touch: Wish = "write" if wanted.tool.touch == "write" else "read"
+    try:
+        real = ports.files(scope).judge(resource, touch)
+    except OutOfScope:
+        lifted = await _allowed_once(wanted, resource, ports)
+        if lifted is None:
+            raise
+        return Leave(scope=lifted, files=ports.files(lifted))
+    files = ports.files(scope)
+    if scope.grants_write(real) or ports.policy is Policy.AUTO:
+        return Leave(scope=scope, files=files)
+    await _asked(wanted, real, f"nothing grants {touch} there in advance", ports)
+    return Leave(scope=scope, files=files.only(real), answer=Answer.ALLOW)
+
+
+async def _command(wanted: Wanted, ports: Ports) -> Leave:
+    scope, text = wanted.caller.scope, wanted.resource
+    if not (verdict := scope.command(text)).ok:
+        raise OutOfScope(
+            f"this command is denied ({verdict.rule})",
+            resource=text,
+            denied=(scope.commands and scope.commands.deny) or (),
+            error="command_not_allowed",
+        )
+    level = await ports.level()
+    if not level.reaches(ports.minimum):
+        raise Refused(
+            f"commands are not run here: the sandbox is {level}, and the configuration asks for {ports.minimum} "
+            "(sandbox.minimum); `retinue doctor` says what is missing"
+        )
+    granted = scope.grants_command(text)
+    leave = Leave(scope=scope, files=ports.files(scope))
+    if level is Level.STRICT and (granted.ok or ports.policy is Policy.AUTO):
+        return leave
+    if await _used_once(wanted, "run", text, ports):
+        return leave
+    why = granted.rule if level is Level.STRICT else f"the sandbox here is {level}, so every command asks"
+    await _asked(wanted, text, why, ports, level=level)
+    return replace(leave, answer=Answer.ALLOW)
+
+
+async def _more(wanted: Wanted, ports: Ports) -> Leave:
+    """A wish for more scope. What is closed for good is refused without troubling anyone."""
+    scope, resource = wanted.caller.scope, wanted.resource
+    about = ports.tools.get(str(wanted.args.get("tool", "")))
+    if about is None or about.touch not in ("read", "write", "run"):
+        raise Refused(
+            f"a person can be asked for paths and commands; {wanted.args.get('tool')!r} takes neither. "
+            "Which tools an agent has is written in its preset.md"
+        )
+    if about.touch == "run":
+        if not (verdict := scope.command(resource)).ok:
+            raise Refused(f"nobody can allow this here: {verdict.rule}")
+    else:
+        resource = ports.files(scope).name(resource)
+        if scope.path(resource, about.touch).ok:
+            raise Refused(f"{resource} is in your scope already: call {about.spec.name}")
+        if not (verdict := scope.plus(resource, about.touch).path(resource, about.touch)).ok:
+            raise Refused(f"nobody can allow this here: {verdict.rule}")
+    reason = str(wanted.args.get("reason", ""))
+    approval = await _asked(wanted, resource, reason, ports, touch=about.touch, keep=True)
+    return Leave(scope=scope, files=ports.files(scope), answer=approval.answer)
+
+
+async def _asked(
+    wanted: Wanted,
+    resource: str,
+    why: str,
+    ports: Ports,
+    *,
+    level: Level | None = None,
+    touch: Touch | None = None,
+    keep: bool = False,
+) -> Approval:
+    """Returns when a person has said yes to exactly this, and the yes is used up (unless it is kept for a later
+    call). Asking is a row in the ledger: it outlives this process, and any surface can answer it."""
+    if ports.policy is Policy.DENY:
+        raise _said_no(
+            wanted, resource, "the configuration answers every such question with no (approvals = deny)"
+        )
+    caller, called, tool = wanted.caller, wanted.called, wanted.tool
+    digest = digest_of(
+        tool.spec.name, wanted.args, resource=resource, root=caller.scope.root, scope=caller.scope.hash
+    )
+    now = ports.chance.now()
+
+    def step(tx: Tx) -> Approval:
+        known = tx.approvals(run=caller.run.id, call=called.id)
+        last = known[-1] if known else None
+        if last is not None and last.state is State.PENDING and now >= last.expires_at:
+            last = last.expired()
+            tx.set_approval(last)
+        if last is not None and last.state is State.ALLOWED and last.digest == digest and not keep:
+            tx.set_approval(last.used())
+        if last is not None and last.state is not State.USED and last.digest == digest:
+            return last
+        asked = Approval(
+            id=ports.chance.entry_id(),
+            run=caller.run.id,
+            session=caller.session.id,
+            agent=caller.session.agent,
+            call=called.id,
+            tool=str(wanted.args["tool"]) if touch else tool.spec.name,
+            touch="more" if touch else tool.touch,
+            resource=ports.redact(resource),
+            args=called.args,
+            reason=ports.redact(why),
+            root=caller.scope.root,
+            level=level,
+            chain=_chain(caller, tx),
+            digest=digest,
+            asked_at=now,
+            expires_at=now + timedelta(seconds=ports.limits.approval_seconds),
+        )
+        tx.add_approval(asked)
+        tx.emit(
+            told(
+                "approval.asked",
+                caller.run,
+                ports,
+                approval=asked.id,
+                tool=asked.tool,
+                resource=asked.resource,
+            )
+        )
+        return asked
+
+    approval = await ports.ledger.do(step)
+    if approval.state is State.PENDING:
+        raise Parked
+    if approval.state is State.EXPIRED:
+        raise _said_no(wanted, resource, f"nobody answered within {ports.limits.approval_seconds:g} s")
+    if approval.state is State.DENIED:
+        raise _said_no(wanted, resource, f"{approval.answered_by or 'a person'} said no")
+    return approval
+
+
+def _said_no(wanted: Wanted, resource: str, why: str) -> OutOfScope:
+    return OutOfScope(
+        f"{wanted.tool.spec.name} was not done: {why}. Go on without it, or say what you need it for.",
+        resource=resource,
+        error="approval_denied",
+    )
+
+
+def _chain(caller: Caller, tx: Tx) -> tuple[str, ...]:
+    """Who asked for whom, outermost first: from the rows, never from words."""
+    names: list[str] = []
+    run: Run | None = caller.run
+    while run is not None and len(names) < _LONGEST_CHAIN:
+        names.append(run.key)
+        run = tx.run(run.ask.parent_run) if run.ask.parent_run else None
+    return (PERSON, *reversed(names))
+
+
+_LONGEST_CHAIN = 16
+
+
+async def _allowed_once(wanted: Wanted, resource: str, ports: Ports) -> Scope | None:
+    """The scope with this one file in it, if a person allowed just that to this run; it is used up by this."""
+    scope = wanted.caller.scope
+    touch: Wish = "write" if wanted.tool.touch == "write" else "read"
+    real = ports.files(scope).name(resource)
+    wider = scope.plus(real, touch)
+    if not wider.path(real, touch).ok or not await _used_once(wanted, touch, real, ports):
+        return None
+    return wider
+
+
+async def _used_once(wanted: Wanted, touch: Touch, resource: str, ports: Ports) -> bool:
+    def step(tx: Tx) -> bool:
+        for each in tx.approvals(run=wanted.caller.run.id, state=[State.ALLOWED]):
+            about = ports.tools.get(each.tool)
+            once = each.touch == "more" and each.answer is Answer.ALLOW
+            if once and each.resource == resource and about is not None and about.touch == touch:
+                tx.set_approval(each.used())
+                return True
+        return False
+
+    return await ports.ledger.do(step)
