@@ -1,7 +1,7 @@
 """What the last list found and how the folders looked then: ten thousand sessions are listed without reading them."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
-# ruff: noqa: PTH105, PTH108, PTH118
+# ruff: noqa: PTH102, PTH105, PTH108, PTH118
 
 import gc
 import os
@@ -17,7 +17,7 @@ from retinue import __version__
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.store import names, tree
-from retinue.store.disk import Stamp, read_file, stamp, stamp_of, write_new
+from retinue.store.disk import open_file, stamp_of, write_new
 
 _SETTLED_NS = 50_000_000
 """The kernel's clock for files ticks every few milliseconds: of two changes within one tick the second leaves no
@@ -25,14 +25,23 @@ trace. What changed so shortly before it was looked at is looked through again t
 _FEWEST = 64
 """So many changed folders are read faster than the index is written."""
 _RATIO = 64
-_MOST_BYTES = 1 << 28
+
+
+class Look(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """How a file or folder looked: its path below the root, and its stamp."""
+
+    path: str
+    inode: int
+    size: int
+    changed: int
+    touched: int
 
 
 class Family(msgspec.Struct, array_like=True, frozen=True, kw_only=True, gc=False):
     """A folder below the root: the sessions in it, and the stamps that tell that they are still what they were."""
 
-    looks: tuple[tuple[str, Stamp], ...]
-    """Paths below the root. None at all when the folder must be looked through in any case."""
+    looks: tuple[Look, ...]
+    """None at all when the folder must be looked through in any case."""
     sessions: tuple[Session, ...]
 
 
@@ -82,7 +91,10 @@ class Index:
 
     def _loaded(self) -> Mapping[str, Family]:
         try:
-            data = memoryview(read_file(os.path.join(self._root, names.INDEX)))
+            with open(
+                os.path.join(self._root, names.INDEX), "rb", opener=lambda path, _: open_file(path)
+            ) as file:
+                data = memoryview(file.read())
             if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
                 return {}
             with _no_collecting():
@@ -98,8 +110,11 @@ class Index:
         self._unsaved = unsaved
         if not many and not (gone and os.path.lexists(os.path.join(self._root, names.INDEX))):
             return
-        temporary = os.path.join(self._root, names.STAGING, self._token())
+        staging = os.path.join(self._root, names.STAGING)
+        temporary = os.path.join(staging, self._token())
         try:
+            with suppress(FileExistsError):
+                os.mkdir(staging, 0o700)
             write_new(temporary, _encoded(self._root, found))
             os.replace(temporary, os.path.join(self._root, names.INDEX))
         except OSError:
@@ -110,8 +125,14 @@ class Index:
 
 def _as_before(family: Family, directory: int) -> bool:
     try:
-        for path, known in family.looks:
-            if stamp(os.stat(path, dir_fd=directory)) != known:
+        for look in family.looks:
+            now = os.stat(look.path, dir_fd=directory)
+            if (
+                now.st_ctime_ns != look.touched
+                or now.st_mtime_ns != look.changed
+                or now.st_size != look.size
+                or now.st_ino != look.inode
+            ):
                 return False
     except OSError:
         return False
@@ -121,15 +142,15 @@ def _as_before(family: Family, directory: int) -> bool:
 def _surveyed(root: str, name: str, read: Callable[[str], Session]) -> Family:
     """Each path is looked at before what it holds is read: a change in between is seen the next time."""
     began = time.time_ns()
-    looks: list[tuple[str, Stamp]] = []
+    looks: list[Look] = []
 
     def look(path: str) -> None:
         with suppress(OSError):
             if found := stamp_of(path):
-                looks.append((path[len(root) + 1 :], found))
+                looks.append(Look(path[len(root) + 1 :], *found))
 
     sessions = tuple(read(path) for path in tree.family(os.path.join(root, name), look))
-    settled = all(found[3] < began - _SETTLED_NS for _, found in looks)
+    settled = all(each.touched < began - _SETTLED_NS for each in looks)
     return Family(looks=tuple(looks) if settled else (), sessions=sessions)
 
 
