@@ -70,6 +70,7 @@ class App(Sessions):
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         super().__init__(FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives)
+        self.store.sweep()
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
         )
@@ -277,7 +278,7 @@ class App(Sessions):
             found = await self.store.sessions(agent=name, children=False)
             if not found and session == "latest":
                 raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
-            return found[0] if found else None
+            return await self.store.find(found[0].path) if found else None
         chosen = await self.store.find(session)
         if agent is not None and chosen.agent != agent:
             raise Refused(

@@ -122,7 +122,9 @@ def ceilings_of(said: Any) -> tuple[Ceiling, ...]:
     try:
         links = [_LINK.decode(_LINK_ENCODER.encode(each)) for each in said]
     except (msgspec.ValidationError, TypeError):
-        return (Ceiling(by="an unreadable session.json", tools=(), capabilities=(), agents=(), read=(), write=()),)
+        return (
+            Ceiling(by="an unreadable session.json", tools=(), capabilities=(), agents=(), read=(), write=()),
+        )
     return tuple(ceiling_of(msgspec.structs.asdict(each), by=each.by, root="/") for each in links)
 
 
@@ -180,9 +182,12 @@ def iso(at: datetime) -> str:
 
 
 def time_of(text: str) -> datetime | None:
-    """A time as ISO 8601 spells it, UTC unless it says otherwise; None for anything else."""
+    """A time as ISO 8601 spells it, in UTC and taken for it unless it says otherwise; None for anything else."""
     try:
-        at = datetime.fromisoformat(text)
-    except ValueError:
+        return in_utc(datetime.fromisoformat(text))
+    except (ValueError, OverflowError):
         return None
-    return at if at.tzinfo else at.replace(tzinfo=UTC)
+
+
+def in_utc(at: datetime) -> datetime:
+    return at.astimezone(UTC) if at.tzinfo else at.replace(tzinfo=UTC)

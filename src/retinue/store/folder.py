@@ -21,6 +21,7 @@ from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, 
 from retinue.store.facts import (
     Facts,
     ceilings_of,
+    in_utc,
     lifted_of,
     read_facts,
     read_plan,
@@ -299,4 +300,7 @@ def _slug_agent(slug: str) -> str:
 
 
 def _aware(at: datetime | None) -> datetime | None:
-    return at.replace(tzinfo=UTC) if at is not None and at.tzinfo is None else at
+    try:
+        return None if at is None else in_utc(at)
+    except OverflowError:
+        return None
