@@ -1,0 +1,24 @@
+"""A cell: one command made ready to run under one scope, whatever the level that holds it."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+Aftermath = Callable[[], tuple[str, ...]]
+
+
+def nothing_left() -> tuple[str, ...]:
+    return ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cell:
+    """What is started, with what, and what must be looked after when nothing of it lives any more."""
+
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    """Complete: nothing of our own environment is added."""
+    cwd: str = "/"
+    fds: tuple[int, ...] = ()
+    """Open here for the command's sake; whoever runs it closes them after the start."""
+    after: Aftermath = nothing_left
+    """Called once, when every process of the command is gone; says what it had to put right."""
