@@ -263,6 +263,16 @@ def test_text_above_the_front_matter_is_named(source: Path):
     assert one(path).problems == ("line 3: has text above its front matter; delete the lines before it (2)",)
 
 
+def test_a_page_that_shows_a_definition_is_a_page(source: Path):
+    example = "---\nname: sample\n---\nBe good.\n"
+    for text in (f"# How to\n\n```markdown\n{example}```\n", "A line.\n" * 30 + example):
+        (source / "page.md").write_text(text)
+        assert "has no front matter" in one(source / "page.md").problems[0]
+        assert check(source)[0].passed_over
+    (source / "page.md").write_text(f"```markdown\n{example}```\n")
+    assert "delete the lines before it (1)" in one(source / "page.md").problems[0]
+
+
 def test_examples_at_the_margin_belong_to_the_description(source: Path, tmp_path: Path):
     lines = ["<example>", "Context: a thing", 'user: "do: it"', "</example>", ""]
     front = "\n".join(

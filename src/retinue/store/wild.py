@@ -19,6 +19,8 @@ MODES = ".roomodes"
 SUFFIXES = (*MARKDOWN, ".json", ".yml", ".yaml", ".toml", MODES)
 SKIPPED = (".git", "node_modules")
 MAX_FILES = 10_000
+MAX_ABOVE = 20
+"""Lines above a front matter that was pushed down by a licence or a remark."""
 _LISTS = ("agents", "agent", "customModes")
 """Keys under which one file keeps several definitions."""
 _LATER = re.compile(r"^---[ \t]*\r?\n[A-Za-z_][A-Za-z0-9_-]*[ \t]*:", re.MULTILINE)
@@ -132,9 +134,12 @@ def _markdown(path: Path, text: str) -> Found:
     try:
         front, body = frontmatter.split(text, str(path))
     except BadDefinition as bad:
-        if (later := _LATER.search(text)) is None or later.start() == 0:
+        later = _LATER.search(text)
+        above = text.count("\n", 0, later.start()) if later else 0
+        # Far below, or in a block of code after some words, it is an example on a page.
+        example = above > MAX_ABOVE or (above > 1 and "```" in text[: later.start() if later else 0])
+        if later is None or above == 0 or example:
             return Found(path=path, problem=bad.problem, other=not text.startswith("---"))
-        above = text.count("\n", 0, later.start())
         raise Mistake(
             above + 1, f"has text above its front matter; delete the lines before it ({above})"
         ) from None
