@@ -130,9 +130,13 @@ async def unpin_session(app: App, terminal: Terminal, session: str) -> None:
 async def export_session(app: App, terminal: Terminal, session: str) -> None:
     """Print the conversation as Markdown, or its entries as JSON."""
     if terminal.json:
-        terminal.value([entry_json(entry) for entry in await app.entries(session)])
+        with terminal.array() as add:
+            async for entries in app.portions(session):
+                for entry in entries:
+                    add(entry_json(entry))
         return
-    terminal.words(_file(await app.session(session)).read_text(encoding="utf-8", errors="replace"))
+    async for piece in app.text(session):
+        terminal.words(piece)
 
 
 def _file(session: Session) -> Path:
@@ -141,10 +145,13 @@ def _file(session: Session) -> Path:
 
 async def _last_words(app: App, session: str) -> str:
     """The last entry of a person."""
-    said = [entry for entry in await app.entries(session) if isinstance(entry, Said) and entry.by == "user"]
-    if not said:
+    last = ""
+    async for entries in app.portions(session):
+        said = [entry.id for entry in entries if isinstance(entry, Said) and entry.by == "user"]
+        last = said[-1] if said else last
+    if not last:
         raise Usage(f"{session} holds no words of a person: there is nothing to leave out")
-    return said[-1].id
+    return last
 
 
 async def _changed(app: App, terminal: Terminal, ref: str) -> None:

@@ -6,7 +6,8 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
@@ -75,8 +76,24 @@ class Terminal:
 
     def value(self, value: object) -> None:
         """The one JSON value of this command."""
+        _write(self.out, self._json(value) + "\n")
+
+    @contextmanager
+    def array(self) -> Generator[Callable[[object], None]]:
+        """The same for an array of any length, which is printed as it comes."""
+        before = "["
+
+        def add(value: object) -> None:
+            nonlocal before
+            _write(self.out, f"{before}\n  " + self._json(value).replace("\n", "\n  "))
+            before = ","
+
+        yield add
+        _write(self.out, "[]\n" if before == "[" else "\n]\n")
+
+    def _json(self, value: object) -> str:
         utf8 = (self.out.encoding or "").lower().replace("-", "") == "utf8"
-        _write(self.out, json_text(value, ascii_only=not utf8) + "\n")
+        return json_text(value, ascii_only=not utf8)
 
     def words(self, text: str) -> None:
         """An agent's own words: exactly as they are for a program, harmless for a person."""
