@@ -149,7 +149,7 @@ def test_a_binary_file_is_no_text(place: Place):
     """Shows: D06."""
     (place.dir / "scout.md").write_bytes(b"---\nname: \xff\xfe\n---\n")
     (bad,) = place.catalogue.broken()
-    assert bad.problem == "is not text in UTF-8"
+    assert bad.problem == "is not text in UTF-8; save it in that encoding"
 
 
 def test_links_are_not_followed(place: Place, tmp_path: Path):

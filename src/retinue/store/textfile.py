@@ -46,7 +46,7 @@ def read_text(path: Path) -> str:
         return data.decode()
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise BadDefinition(f"{path}:{line}", "is not text in UTF-8") from error
+        raise BadDefinition(f"{path}:{line}", "is not text in UTF-8; save it in that encoding") from error
 
 
 def _check(path: Path, found: os.stat_result) -> None:
