@@ -1,0 +1,127 @@
+"""What a person sees of births, overrides, pins and definitions who has only the command and the files."""
+
+import asyncio
+import ctypes
+import json
+import os
+from collections.abc import Generator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from retinue.testing.replies import reply, silence
+
+IN_OPEN = 0x20
+
+
+class Openings:
+    """How often a file was opened by anybody, as the kernel tells it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def since(self) -> int:
+        """Openings since the last time this was asked."""
+        try:
+            # Events about one file have no name and are 16 bytes each; equal neighbours are told once.
+            return len(os.read(self._handle, 65536)) // 16
+        except BlockingIOError:
+            return 0
+
+
+@contextmanager
+def watched(path: Path) -> Generator[Openings]:
+    libc = ctypes.CDLL(None, use_errno=True)
+    handle: int = libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC)
+    assert libc.inotify_add_watch(handle, os.fsencode(path), IN_OPEN) > 0
+    try:
+        yield Openings(handle)
+    finally:
+        os.close(handle)
+
+
+async def heard(process: asyncio.subprocess.Process, words: str) -> None:
+    """Waits until a command has said this."""
+    assert process.stdout is not None
+    seen = b""
+    async with asyncio.timeout(45):
+        while words.encode() not in seen:
+            piece = await process.stdout.read(4096)
+            assert piece, f"it left before saying {words!r}"
+            seen += piece
+
+
+async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(machine: Any):
+    """Shows: B043, B044."""
+    file = machine.agent("brief", "model: openai:x\n", "Speak of ONE.")
+    os.utime(file, (1e9, 1e9))
+    async with machine.serving([reply("first."), reply("second."), reply("third.")]) as server:
+        with watched(file) as openings:
+            chat = await machine.started("chat", "--agent", "brief")
+            for said, answer in ((b"a\n", "first."), (b"b\n", "second.")):
+                chat.stdin.write(said)
+                await heard(chat, answer)
+                assert (openings.since() > 0) == (answer == "first.")
+        file.write_text(file.read_text().replace("ONE", "TWO"))
+        with watched(file) as openings:
+            chat.stdin.write(b"c\n")
+            await heard(chat, "third.")
+            assert openings.since() > 0
+        chat.stdin.close()
+        assert await chat.wait() == 0
+    assert ["TWO" in machine.system(request) for request in server.requests] == [False, False, True]
+
+
+async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: Any):
+    """Shows: A036."""
+    machine.agent("main", "model: openai:gpt-parent\n", "You lead.")
+    machine.agent("scout", "model: openai:gpt-scout\n", "You look.")
+    async with machine.serving([reply("Hi."), reply("Now other."), reply("Seen.")]) as server:
+        session = (await machine("run", "--agent", "main", "Begin", "--json")).json["slug"]
+        assert (await machine("send", session, "Go on", "--model", "openai:gpt-override")).code == 0
+        spawned = await machine("spawn", "--parent", session, "--agent", "scout", "Look around")
+        assert (spawned.code, "Seen." in spawned.out) == (0, True)
+    assert [request.body["model"] for request in server.requests] == [
+        "gpt-parent",
+        "gpt-override",
+        "gpt-scout",
+    ]
+
+
+async def test_a_session_pinned_in_older_days_is_listed_as_pinned(machine: Any):
+    """Shows: C020."""
+    async with machine.serving([reply("One."), reply("Two.")]):
+        older = (await machine("run", "Hi", "--json")).json["slug"]
+        newer = (await machine("run", "Hi", "--json", "--session", "create")).json["slug"]
+    (facts,) = machine.sessions.glob(f"{older}/branches/main/session.json")
+    record = json.loads(facts.read_text())
+    del record["pinned_at"]
+    facts.write_text(json.dumps(record | {"pinned": True}))
+    listed = (await machine("sessions", "list", "--json")).json
+    assert [row["slug"] for row in listed] == [older, newer]
+    assert (listed[0]["pinned_at"] is not None, listed[1]["pinned_at"]) == (True, None)
+
+
+async def statuses(machine: Any) -> list[str]:
+    return sorted(row["status"] for row in (await machine("runs", "list", "--json")).json)
+
+
+async def test_a_session_is_born_with_an_empty_file(machine: Any):
+    """A run that waits for a place has its session already, and nothing was said in it.
+
+    Shows: A030.
+    """
+    machine.configured(limits={"max_live": 1})
+    async with machine.serving([silence(), reply("Late.")]):
+        first = await machine.started("run", "Take the only place")
+        await machine.asked(1)
+        second = await machine.started("run", "Wait for a place", "--session", "create")
+        async with asyncio.timeout(45):
+            while "queued" not in (found := await statuses(machine)):
+                assert len(found) <= 2
+        born = list(machine.sessions.glob("*/branches/main/session.md"))
+        sizes = sorted(path.stat().st_size for path in born)
+        assert sizes[0] == 0 < sizes[1]
+        assert await statuses(machine) == ["queued", "running"]
+        await machine.killed(first)
+        await machine.killed(second)
