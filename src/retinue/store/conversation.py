@@ -13,7 +13,7 @@ from retinue.domain.transcript import Called, Entry, Returned, Said, distinct
 from retinue.errors import Failed
 from retinue.ports import Chance
 from retinue.store import names, thoughts
-from retinue.store.disk import write_all
+from retinue.store.disk import Stamp, stamp_of, write_all
 from retinue.store.lock import hold
 from retinue.store.markdown import open_line, render
 from retinue.store.marker import quoted
@@ -51,6 +51,16 @@ class FileConversation:
         self._opened = ""
         self._typed = ""
         self._taken: dict[str, Said] = {}
+        self._exact = True
+        """Whether reading the file anew would find exactly these entries: not after a write that failed, nor where a
+        person typed."""
+        self._thoughts: Stamp | None = None
+        """Of the file of thoughts, when the conversation was closed."""
+
+    @property
+    def weight(self) -> int:
+        """The bytes of the file it stands for as long as nobody touches it; 0 when the file must be read anew."""
+        return 0 if self.abridged or not self._exact else self._file.size
 
     @property
     def abridged(self) -> bool:
@@ -85,11 +95,22 @@ class FileConversation:
         reading, self.torn = self._file.open(names.torn(self._chance.now()))
         self._adopt(reading)
 
+    def successor(self, session: Session, directory: int) -> "FileConversation | None":
+        """What was closed, opened anew under another lock, when its files are still as they were left."""
+        if not self._file.taken_up(session, directory) or self._thoughts != _thoughts_in(directory):
+            return None
+        anew = FileConversation(session, directory=directory, chance=self._chance, threads=self._threads)
+        anew._file = self._file
+        anew.entries, anew.memo = self.entries.copy(), self.memo
+        anew._present, anew._opened = self._present, self._opened
+        return anew
+
     def close(self) -> None:
         """Gives the lock back, once nothing is being written any more."""
         with self._one:
             directory, self._directory = self._directory, -1
             if directory >= 0:
+                self._thoughts = _thoughts_in(directory)
                 self._threads.conversations -= 1
                 os.close(directory)
 
@@ -98,7 +119,11 @@ class FileConversation:
         with self._one:
             if self._directory < 0:
                 raise Failed(f"{self.session.slug} is not open any more")
-            yield
+            try:
+                yield
+            except BaseException:
+                self._exact = False
+                raise
 
     def _append(self, entries: Sequence[Entry]) -> None:
         with self._alone():
@@ -168,6 +193,7 @@ class FileConversation:
             else reading.entries
         )
         self._opened, self._typed = reading.opened, reading.typed
+        self._exact = self._exact and not self._typed
         if self._typed and self._opened in self._taken:
             entries.append(replace(self._taken[self._opened], text=self._typed))
             self._typed = ""
@@ -229,3 +255,7 @@ def opened(session: Session, *, chance: Chance, threads: Threads, window: int = 
 
 def _key(entry: Entry) -> Key:
     return (isinstance(entry, Returned), entry.id)
+
+
+def _thoughts_in(directory: int) -> Stamp | None:
+    return stamp_of(names.THOUGHTS, directory=directory)

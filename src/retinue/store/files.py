@@ -17,11 +17,12 @@ from retinue.domain.transcript import Entry
 from retinue.errors import BadDefinition, Failed, Usage
 from retinue.ports import Chance, NewSession
 from retinue.store import branches, definitions, folder, names, tree
-from retinue.store.conversation import FileConversation, opened
+from retinue.store.conversation import FileConversation
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
 from retinue.store.frontmatter import with_paths
 from retinue.store.lock import alone, held, hold
+from retinue.store.resident import Residents
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
 from retinue.store.sweep import sweep
@@ -38,9 +39,9 @@ class FileStore:
 
     def __init__(self, root: Path, chance: Chance, *, window: int = WINDOW) -> None:
         self.root = root
-        self._window = window
         self._chance = chance
         self._threads = Threads()
+        self._residents = Residents(chance, self._threads, window=window)
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
 
     def close(self) -> None:
@@ -68,13 +69,12 @@ class FileStore:
     @asynccontextmanager
     async def _open(self, session: Session) -> AsyncGenerator[FileConversation]:
         conversation = await self._threads.have(
-            lambda: opened(session, chance=self._chance, threads=self._threads, window=self._window),
-            FileConversation.close,
+            lambda: self._residents.opened(session), FileConversation.close
         )
         try:
             yield conversation
         finally:
-            conversation.close()
+            self._residents.close(conversation)
 
     async def preset(self, session: Session) -> tuple[Agent, str]:
         return await self._threads.do(lambda: _preset(session))

@@ -65,6 +65,11 @@ class SessionFile:
         self._synced = not self.empty
         return self._understood(reading), kept
 
+    def taken_up(self, session: Session, directory: int) -> bool:
+        """Goes on below another descriptor of the same folder, when the file is still as it was left."""
+        self._session, self._directory = session, directory
+        return not self.changed()
+
     def changed(self) -> bool:
         return stamp_of(names.SESSION, directory=self._directory) != self._stamp
 
@@ -120,8 +125,13 @@ class SessionFile:
         return added
 
     @property
+    def size(self) -> int:
+        """In bytes, as far as it is known; 0 when it is not."""
+        return self._stamp[1] if self._stamp else 0
+
+    @property
     def empty(self) -> bool:
-        return self._stamp is None or self._stamp[1] == 0
+        return self.size == 0
 
     def sync(self) -> None:
         """What a person typed is on disk before it is acted on."""

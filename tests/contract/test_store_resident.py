@@ -1,0 +1,191 @@
+"""A conversation opened again: what was kept of it is what its file says, or it is not used."""
+
+import asyncio
+import shutil
+from collections.abc import AsyncGenerator
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from retinue.domain.run import Usage
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.workspace import Workspace
+from retinue.errors import Failed, Unreadable
+from retinue.ports import NewSession
+from retinue.store.files import FileStore
+from retinue.testing.fixed_chance import fixed_chance
+
+ASKED = Said(id="u1", by="user", text="Find it.")
+ANSWERED = Said(id="a1", by="agent", text="Here it is.")
+
+words = st.text(st.characters(codec=None, exclude_categories=()), max_size=20)
+entries: st.SearchStrategy[Entry] = st.one_of(
+    st.builds(Said, id=st.uuids().map(str), by=st.just("user"), text=words, origin=words, run=words),
+    st.builds(
+        Said,
+        id=st.uuids().map(str),
+        by=st.just("agent"),
+        text=words,
+        model=words,
+        usage=st.builds(Usage, input=st.integers(0, 9), output=st.integers(0, 9)),
+        stop=words,
+        thoughts=st.lists(words, max_size=2).map(tuple),
+    ),
+    st.builds(Called, id=st.uuids().map(str), tool=st.just("read"), args=words, broken=words),
+    st.builds(Returned, of=st.uuids().map(str), text=words, ok=st.booleans(), ms=st.integers(0, 9)),
+    st.builds(Notice, id=st.uuids().map(str), kind=st.just("x"), text=words),
+)
+
+
+@pytest.fixture
+async def store(tmp_path: Path) -> AsyncGenerator[FileStore]:
+    found = FileStore(tmp_path / "sessions", fixed_chance())
+    yield found
+    found.close()
+
+
+@pytest.fixture
+async def session(store: FileStore) -> Session:
+    return await a_session(store)
+
+
+async def a_session(store: FileStore) -> Session:
+    return await store.create(
+        NewSession(agent="general", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root="/"))
+    )
+
+
+async def said(store: FileStore, session: Session, *added: Entry) -> list[Entry]:
+    """One run's part in a conversation; gives back what was found at its beginning."""
+    async with store.open(session) as conversation:
+        found = conversation.entries.copy()
+        await conversation.append(*added)
+        await conversation.rest()
+    return found
+
+
+async def reopened(store: FileStore, session: Session) -> tuple[list[Entry], object]:
+    """The entries, and the very thing they are remembered in."""
+    async with store.open(session) as conversation:
+        return conversation.entries.copy(), conversation.memo
+
+
+def texts(entries: list[Entry]) -> list[str]:
+    return [entry.text.strip() for entry in entries if isinstance(entry, Said)]
+
+
+@given(st.lists(st.lists(entries, min_size=1, max_size=3), min_size=1, max_size=4))
+@settings(max_examples=40, deadline=None)
+def test_what_is_kept_is_what_another_process_reads(runs: list[list[Entry]]):
+    async def compared(home: Path) -> None:
+        store, other = FileStore(home, fixed_chance()), FileStore(home, fixed_chance())
+        session = await a_session(store)
+        for added in runs:
+            await said(store, session, *added)
+            kept, _ = await reopened(store, session)
+            read, _ = await reopened(other, session)
+            assert kept == read
+        store.close()
+        other.close()
+
+    with TemporaryDirectory() as home:
+        asyncio.run(compared(Path(home)))
+
+
+async def test_a_file_that_nobody_touched_is_not_read_again(store: FileStore, session: Session):
+    await said(store, session, ASKED, ANSWERED)
+    _, memo = await reopened(store, session)
+    found, again = await reopened(store, session)
+    assert again is memo
+    assert found == [ASKED, ANSWERED]
+
+
+@pytest.mark.parametrize("by_rename", [True, False])
+async def test_what_a_person_changed_between_two_runs_is_the_conversation(
+    store: FileStore, session: Session, by_rename: bool
+):
+    """Shows: A040."""
+    await said(store, session, ASKED, ANSWERED)
+    path = Path(session.path) / "session.md"
+    place = path.with_name("4913") if by_rename else path
+    place.write_text(path.read_text().replace("Here it is.", "Nowhere yet"))
+    place.replace(path)
+    found = await said(store, session, Notice(id="n1", kind="x", text="on"))
+    assert texts(found) == ["Find it.", "Nowhere yet"]
+    assert "Nowhere yet" in path.read_text()
+
+
+async def test_what_another_process_added_meanwhile_is_seen(store: FileStore, session: Session):
+    await said(store, session, ASKED)
+    other = FileStore(store.root, fixed_chance())
+    await said(other, session, ANSWERED)
+    other.close()
+    assert (await reopened(store, session))[0] == [ASKED, ANSWERED]
+
+
+async def test_what_a_person_typed_is_taken_once(store: FileStore, session: Session):
+    await said(store, session, ASKED, ANSWERED)
+    path = Path(session.path) / "session.md"
+    with path.open("a") as file:
+        file.write("And then?\n")
+    async with store.open(session) as conversation:
+        assert conversation.typed().strip() == "And then?"
+        await conversation.take_typed(Said(id="u2", by="user", text="And then?", run="r2"))
+        await conversation.append(Said(id="a2", by="agent", text="Nothing."))
+        await conversation.rest()
+    kept, _ = await reopened(store, session)
+    other = FileStore(store.root, fixed_chance())
+    assert kept == (await reopened(other, session))[0]
+    other.close()
+    assert texts(kept) == ["Find it.", "Here it is.", "And then?", "Nothing."]
+
+
+async def test_a_copy_that_took_the_place_of_the_folder_is_read(store: FileStore, session: Session):
+    await said(store, session, ASKED, ANSWERED)
+    folder = Path(session.path)
+    shutil.copytree(folder, folder.with_name("copy"))
+    shutil.rmtree(folder)
+    folder.with_name("copy").rename(folder)
+    (folder / "session.md").write_text("<!-- user id=\n")
+    with pytest.raises(Unreadable):
+        await reopened(store, session)
+
+
+async def test_what_was_closed_stays_closed_when_it_is_opened_again(store: FileStore, session: Session):
+    await said(store, session, ASKED)
+    async with store.open(session) as closed:
+        pass
+    async with store.open(session) as conversation:
+        with pytest.raises(Failed, match="not open any more"):
+            await closed.append(ANSWERED)
+        assert conversation.entries == [ASKED]
+
+
+async def test_entries_handed_out_do_not_grow_in_a_later_run(store: FileStore, session: Session):
+    await said(store, session, ASKED)
+    async with store.open(session) as conversation:
+        handed = conversation.entries
+    await said(store, session, ANSWERED)
+    assert handed == [ASKED]
+
+
+async def test_only_the_latest_are_kept(store: FileStore):
+    first = await a_session(store)
+    await said(store, first, ASKED)
+    _, memo = await reopened(store, first)
+    for number in range(65):
+        await said(store, await a_session(store), Said(id=f"u{number}", by="user", text="x"))
+    found, again = await reopened(store, first)
+    assert again is not memo
+    assert found == [ASKED]
+
+
+async def test_a_long_conversation_is_not_kept(store: FileStore, session: Session):
+    """Shows: P31."""
+    await said(store, session, Said(id="u1", by="user", text="x" * (5 << 20)))
+    _, memo = await reopened(store, session)
+    assert (await reopened(store, session))[1] is not memo
