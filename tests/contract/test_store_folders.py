@@ -2,9 +2,7 @@
 
 import asyncio
 import json
-import os
 import re
-import time
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
 from pathlib import Path
@@ -153,19 +151,6 @@ async def _lost(store: FileStore) -> Session:
     session = await store.create(new())
     Path(session.path).rename(f"{session.path}-lost")
     return session
-
-
-async def test_what_a_crash_left_half_built_is_not_listed_and_swept_after_an_hour(store: FileStore):
-    """Shows: P32."""
-    parent = await store.create(new())
-    old, young = (Path(parent.path) / "agents" / f".new-{name}" for name in ("old", "young"))
-    for half in (old, young):
-        half.mkdir(parents=True)
-        (half / "session.md").touch()
-    os.utime(old, (time.time() - 4000, time.time() - 4000))
-    assert await store.sessions() == [await store.find(parent.id)]
-    assert store.sweep() == [str(old)]
-    assert young.exists()
 
 
 async def test_a_list_skips_decoys_and_finds_agents_of_agents_in_every_branch(
@@ -455,14 +440,6 @@ async def test_a_deleted_session_is_neither_listed_nor_found(store: FileStore, t
             await store.find(ref)
     [gone] = [each for each in (tmp_path / "sessions").iterdir() if not each.name.startswith(".")]
     assert gone.name == f"{parent.slug}.deleted.20261115184207"
-
-
-async def test_deleted_sessions_are_swept_after_a_month(store: FileStore, tmp_path: Path):
-    old = tmp_path / "sessions" / "x-20260101000000.deleted.20260102000000"
-    (old / "branches").mkdir(parents=True)
-    fresh = await store.delete(await store.create(new()))
-    assert store.sweep() == [str(old)]
-    assert Path(fresh).is_dir()
 
 
 async def test_the_preset_is_the_sessions_own_file(store: FileStore):

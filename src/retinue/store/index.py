@@ -19,7 +19,7 @@ from retinue.domain.workspace import Workspace
 from retinue.store import names, tree
 from retinue.store.disk import open_file, stamp_of, write_new
 
-_SETTLED_NS = 50_000_000
+SETTLED_NS = 50_000_000
 """The kernel's clock for files ticks every few milliseconds: of two changes within one tick the second leaves no
 trace. What changed so shortly before it was looked at is looked through again the next time."""
 _FEWEST = 64
@@ -150,7 +150,7 @@ def _surveyed(root: str, name: str, read: Callable[[str], Session]) -> Family:
                 looks.append(Look(path[len(root) + 1 :], *found))
 
     sessions = tuple(read(path) for path in tree.family(os.path.join(root, name), look))
-    settled = all(each.touched < began - _SETTLED_NS for each in looks)
+    settled = all(each.touched < began - SETTLED_NS for each in looks)
     return Family(looks=tuple(looks) if settled else (), sessions=sessions)
 
 

@@ -91,7 +91,7 @@ async def clear_session(app: App, terminal: Terminal, session: str) -> None:
 @click.argument("session")
 @on_app()
 async def delete_session(app: App, terminal: Terminal, session: str) -> None:
-    """Delete a session: its folder is renamed to *.deleted.<time>, and no command finds it any more."""
+    """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone."""
     gone = await app.delete(session)
     terminal.facts({"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path})
 
