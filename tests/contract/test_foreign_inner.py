@@ -110,6 +110,18 @@ def test_only_what_speaks_of_rights_is_lifted(tmp_path: Path, keys: dict[str, An
             {"tools": {"first": ["a"], "second": ["b"]}},
             "tools: groups the tools under names of its own; write one list of the tools it may use",
         ),
+        (
+            {"constraints": {"forbiden_paths": ["x"]}},
+            "constraints.forbiden_paths: is not known; did you mean 'forbidden_paths'?",
+        ),
+        (
+            {"Capabilities": {"Allowed_Tools": ["x"]}},
+            "Capabilities.Allowed_Tools: is not known; did you mean 'allowed_tools'?",
+        ),
+        (
+            {"policy": [{"first": {"disallowed_tools": ["Bash"]}}]},
+            "policy[0].first.disallowed_tools: takes rights away and stands too deep; write it at the top",
+        ),
     ],
 )
 def test_a_limit_inside_a_map_that_is_not_clear_is_a_problem_named_by_its_place(

@@ -245,7 +245,7 @@ def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Partial:
 def _said(key: str, value: Any, path: Path) -> Said:
     native = ALIASES.get(key, key)
     if key not in KNOWN:
-        raise Wrong(path, f"is not a known field{values.hint(key, KNOWN)}")
+        raise Wrong(path, f"is not a known field{values.hint(key, KNOWN) or values.hint(key, NATIVE)}")
     if value is None:
         return Said(sets={native: None} if native in NATIVE else {})
     if native in _NATIVE:

@@ -9,7 +9,7 @@ from typing import Any, cast
 
 from retinue.domain.agent import Agent
 from retinue.errors import BadDefinition
-from retinue.store import abroad, definitions, toolnames, values, wild
+from retinue.store import abroad, definitions, inner, toolnames, values, wild
 from retinue.store.dialects import Verdict
 from retinue.store.fields import ALIASES, KNOWN, NATIVE, Partial, Reading, interpret, merged
 from retinue.store.layers import as_it_stands, built_in_texts, prompted
@@ -151,7 +151,7 @@ def _judge(found: wild.Found) -> tuple[Checked, Agent | None]:
         return checked, None
     ready = abroad.prepared(found.keys, found.mended, found.path.stem)
     partial, readings = interpret(ready.keys)
-    problems = [*_problems(readings, ready)]
+    problems = [*_problems(readings, ready), *inner.doubtful(found.keys)]
     stands = _as_it_stands(found)
     strange = bool(_SERVER & (partial.get("driver_settings") or {}).keys())
     if strange and stands:

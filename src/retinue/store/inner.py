@@ -4,11 +4,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
+from retinue.store import values
 from retinue.store.fields import ALIASES, KEPT, KNOWN
+from retinue.store.values import Path
 
 _RIGHTS = frozenset(
     (
-        "capabilities", "config", "configuration", "configuration_fields", "constraints", "restrictions", "security",
+        "agent", "capabilities", "config", "configuration", "configuration_fields", "constraints", "restrictions", "security",
         "settings",
     )
 )  # fmt: skip
@@ -42,8 +44,8 @@ class Lifted:
 def lifted(keys: Mapping[str, Any]) -> Iterator[Lifted]:
     """A limit that is also said elsewhere comes out under another spelling, so that both are seen to say the same."""
     taken = set(keys)
-    for holder, value in keys.items():
-        if not isinstance(value, dict) or (holder in KNOWN and holder not in (*KEPT, "capabilities")):
+    for holder, value in _held(keys):
+        if not isinstance(value, dict):
             continue
         for inner, each in cast("dict[Any, Any]", value).items():
             key = _limit(holder, inner, taken) or _help(holder, inner, each, taken)
@@ -63,3 +65,45 @@ def _limit(holder: str, inner: Any, taken: set[str]) -> str:
 def _help(holder: str, inner: Any, value: Any, taken: set[str]) -> str:
     said = {ALIASES.get(key, key) for key in taken}
     return inner if inner in _HELPFUL.get(holder, ()) and inner not in said and isinstance(value, str) else ""
+
+
+def doubtful(keys: Mapping[str, Any]) -> Iterator[str]:
+    """Sentences about words that would take rights away, were they spelt well or not so deep: kept for show they
+    would limit nothing."""
+    for holder, value in _held(keys):
+        for path, word in _words(value, (holder,)):
+            if word in _ANYWHERE:
+                if len(path) > _LIFTED:
+                    yield f"{values.shown(path)}: takes rights away and stands too deep; write it at the top"
+            elif known := _meant(word):
+                yield f"{values.shown(path)}: is not known; did you mean '{known}'?"
+
+
+_LIFTED = 2
+"""How long the path of a word is that is lifted: the map's key, and its own."""
+
+
+_ORDERED = sorted(_ANYWHERE)
+
+
+def _meant(word: str) -> str:
+    """Only other capitals come before other letters."""
+    near = [each for each in _ORDERED if abs(len(each) - len(word)) <= 1 and values.misspells(word, each)]
+    return min(near, key=lambda each: each.lower() != word.lower(), default="")
+
+
+def _held(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
+    """Keys that say nothing here by themselves."""
+    return ((key, value) for key, value in keys.items() if key not in KNOWN or key in (*KEPT, "capabilities"))
+
+
+def _words(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+    """Every key below a value, with its path; what was read is never deep."""
+    if isinstance(value, dict):
+        for key, each in cast("dict[Any, Any]", value).items():
+            if isinstance(key, str) and each is not None:
+                yield (*path, key), key
+                yield from _words(each, (*path, key))
+    elif isinstance(value, list):
+        for at, each in enumerate(cast("list[Any]", value)):
+            yield from _words(each, (*path, at))

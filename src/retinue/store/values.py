@@ -9,6 +9,8 @@ Reader = Callable[[Any, Path], Any]
 
 MAX_ITEMS = 1000
 MAX_PATTERN = 1024
+MAX_TOLD = 40
+"""How many known words a sentence lists."""
 _NUMBER = re.compile(r"[-+]?[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][-+]?[0-9]{1,3})?\Z")
 
 
@@ -58,7 +60,9 @@ def hint(word: str, known: Iterable[str]) -> str:
     """The end of a sentence about an unknown word."""
     known = list(known)
     close = nearest(word, known)
-    return f"; did you mean '{close}'?" if close else f"; known are {', '.join(sorted(known))}"
+    if close:
+        return f"; did you mean '{close}'?"
+    return f"; known are {', '.join(sorted(known))}" if len(known) <= MAX_TOLD else ""
 
 
 def slugged(words: str) -> str:
