@@ -1,5 +1,6 @@
 """A cell: one command made ready to run under one scope, whatever the level that holds it."""
 
+import signal
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -22,3 +23,8 @@ class Cell:
     """Open here for the command's sake; whoever runs it closes them after the start."""
     after: Aftermath = nothing_left
     """Called once, when every process of the command is gone; says what it had to put right."""
+    head: int = 1
+    """How many words of argv name the program that holds the command: behind them it is told, with
+    `--json-status-fd N`, where to say that the command was started and how it ended."""
+    end: signal.Signals = signal.SIGKILL
+    """The signal to that program that ends the whole of it."""
