@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from retinue.domain.glob import first_match
 from retinue.domain.rule import Globs, Rule, absolute
+from retinue.domain.tmp import elsewhere, inside
 
 Wish = Literal["read", "write"]
 OPERATOR = "the configuration"
@@ -45,14 +46,17 @@ class Ceiling:
         verdict = Rule(allow=self.agents).verdict(name)
         return None if verdict.ok else f"{self}'s agents: {verdict.rule}"
 
-    def path(self, real: str, wish: Wish) -> str | None:
+    def path(self, real: str, wish: Wish, *, own_tmp: bool = True) -> str | None:
+        """The objection to a file, or None. `own_tmp`: a pattern of /tmp means a folder of the agent's own, which
+        this file is not in."""
         if hit := first_match(self.deny, real, ignore_case=True):
             return f"{self} denies {hit}"
         if wish == "write" and not self.writable:
             return f"{self} lets nothing be written"
         most = self.read if wish == "read" else self.write
-        if most is not None and first_match(most, real) is None:
-            return f"{self} allows {wish} only in {', '.join(most) or 'nothing'}"
+        speak = elsewhere(most) if most is not None and own_tmp and inside(real) else most
+        if speak is not None and first_match(speak, real) is None:
+            return f"{self} allows {wish} only in {', '.join(speak) or 'nothing'}"
         return None
 
     def __str__(self) -> str:

@@ -60,3 +60,25 @@ def below(root: str) -> str:
 def literal(path: str) -> str:
     """A real path as a pattern that means only itself: file names may hold `*` and `[`."""
     return "".join(f"\\{char}" if char in "*?[\\" else char for char in path)
+
+
+def named(pattern: str) -> tuple[str, ...]:
+    """The components that a pattern names outright, up to the first that holds a glob."""
+    parts: list[str] = []
+    for part in pattern.split("/"):
+        if (plain := unescaped(part)) is None:
+            break
+        if plain:
+            parts.append(plain)
+    return tuple(parts)
+
+
+def unescaped(part: str) -> str | None:
+    """One component without its backslashes, or None if it holds a glob."""
+    out: list[str] = []
+    chars = iter(part)
+    for char in chars:
+        if char in "*?[":
+            return None
+        out.append(next(chars, "\\") if char == "\\" else char)
+    return "".join(out)

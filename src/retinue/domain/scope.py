@@ -12,11 +12,11 @@ from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
 from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal
+from retinue.domain.tmp import TMP, elsewhere, inside, is_a_place
 
 DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
 """What a child is denied when nobody says otherwise (seed 000)."""
 
-TMP = "/tmp"  # noqa: S108  (the name by which an agent knows its private folder)
 DEFAULT_WRITE: Globs = (f"{TMP}/**",)
 """The agent's private tmp: a folder of its own that nobody else sees."""
 
@@ -103,18 +103,29 @@ class Scope:
             return Verdict(ok=False, rule=shut)
         if not self.configured:
             return Verdict(ok=False, rule=NO_SCOPE)
-        private = bool(self.tmp) and first_match(DEFAULT_WRITE, real) is not None
+        private = self.private(real)
         if wish == "write" and not self.writable and not private:
             return Verdict(ok=False, rule="the workspace is read-only")
-        hit = first_match(self.read if wish == "read" else self.write, real)
+        hit = first_match(self.patterns(wish, real), real)
         if hit is None:
             return Verdict(ok=False, rule=f"nothing allows {wish}")
         if not private:
             lifted = first_match((self.lifted.read if wish == "read" else self.lifted.write) or (), real)
             for ceiling in self.ceilings:
-                if (objection := ceiling.path(real, wish)) and (ceiling.firm or lifted is None):
+                objection = ceiling.path(real, wish, own_tmp=self.root != TMP)
+                if objection and (ceiling.firm or lifted is None):
                     return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule=f"{wish} {hit}")
+
+    def private(self, name: str) -> bool:
+        """Whether a name is in the agent's own /tmp: not in a workspace or a place below /tmp that a pattern names."""
+        return bool(self.tmp) and inside(name) and not is_a_place(name, self.root, (*self.read, *self.write))
+
+    def patterns(self, wish: Wish, name: str) -> Globs:
+        """Those that speak for a name: `/tmp/**` speaks only for the agent's own /tmp."""
+        said = self.read if wish == "read" else self.write
+        shared = inside(name) and self.root != TMP and not self.private(name)
+        return elsewhere(said) if shared else said
 
     def shut(self, real: str) -> str | None:
         """The rule that closes a place whatever allows it, or None."""
@@ -134,7 +145,8 @@ class Scope:
 
     def grants_write(self, real: str) -> bool:
         """Whether a write that is in scope was granted in advance, so that nobody is asked."""
-        return first_match(self.granted, real) is not None
+        shared = inside(real) and not self.private(real)
+        return first_match(elsewhere(self.granted) if shared else self.granted, real) is not None
 
     def grants_command(self, text: str) -> Verdict:
         return command.need_not_ask(text, self.commands)

@@ -4,9 +4,8 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
+from retinue.domain.rule import unescaped
 from retinue.domain.scope import Scope
-
-_GLOB = frozenset("*?[")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +23,7 @@ def reach(pattern: str) -> Reach:
     parts = [part for part in pattern.split("/") if part]
     literal: list[str] = []
     for part in parts[:-1]:
-        plain = _literal(part)
+        plain = unescaped(part)
         if plain is None:
             break
         literal.append(plain)
@@ -75,14 +74,3 @@ def _meets(found: Reach, parts: tuple[str, ...]) -> bool:
     if len(parts) <= len(anchor):
         return anchor[: len(parts)] == parts
     return parts[: len(anchor)] == anchor and (found.depth is None or len(parts) - len(anchor) < found.depth)
-
-
-def _literal(part: str) -> str | None:
-    """The component without its backslashes, or None if it is a pattern."""
-    out: list[str] = []
-    chars = iter(part)
-    for char in chars:
-        if char in _GLOB:
-            return None
-        out.append(next(chars, "\\") if char == "\\" else char)
-    return "".join(out)
