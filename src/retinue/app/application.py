@@ -11,6 +11,7 @@ from typing import Any
 from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
 from retinue.app.log import log_line
 from retinue.app.operator import Operator
+from retinue.app.rights import DEFAULT_AGENT, Rights
 from retinue.app.sessions import LIVE, Sessions
 from retinue.app.wiring import (
     Question,
@@ -26,23 +27,20 @@ from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.approval import Policy
 from retinue.domain.event import Event
-from retinue.domain.glob import first_match
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.rule import Verdict
-from retinue.domain.run import Ask, Run, Status, iso
-from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.domain.run import Ask, Run, Status, Waiting, iso
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import BadDefinition, NotFound, Refused, Usage
+from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
-from retinue.runtime import control, guard
-from retinue.runtime.prepare import definition, scope_of
+from retinue.runtime import control
+from retinue.runtime.prepare import definition
 from retinue.runtime.recover import resume, resume_all
 from retinue.runtime.send import send
 from retinue.runtime.spawn import Child, begin, spawn
@@ -51,10 +49,8 @@ from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
 from retinue.store.frontmatter import with_paths
 
-DEFAULT_AGENT = "general"
 
-
-class App(Sessions):
+class App(Sessions, Rights):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -69,12 +65,14 @@ class App(Sessions):
         self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
-        super().__init__(FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives)
+        Sessions.__init__(
+            self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives
+        )
         self.store.sweep()
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
         )
-        self._ports = Ports(
+        ports = Ports(
             store=self.store,
             agents=self.agents,
             ledger=self._ledger,
@@ -97,7 +95,8 @@ class App(Sessions):
             owner=self._owner.id,
             redact=redact,
         )
-        self._engine.start(orders(self._ports, self._crashed, self._owner_lives))
+        Rights.__init__(self, ports, self.store, self._owner_is_alive)
+        self._engine.start(orders(self._ports, self._crashed, self._owner_is_alive))
 
     async def close(self) -> None:
         await self._engine.close()
@@ -195,6 +194,7 @@ class App(Sessions):
             description=description or label or " ".join(text.split()[:6]),
             allowed_paths=allowed_paths,
             denied_paths=denied_paths,
+            by_person=True,
         )
         return await spawn(ask, child, self._ports)
 
@@ -204,7 +204,7 @@ class App(Sessions):
 
     async def cancel(self, ref: str) -> Run:
         run = await self.find_run(ref)
-        return await control.cancel(run.id, self._ports, alive=self._owner_lives)
+        return await control.cancel(run.id, self._ports, alive=self._owner_is_alive)
 
     async def resume(self, ref: str | None = None) -> list[Run]:
         """Interrupted runs go on from their files."""
@@ -217,7 +217,7 @@ class App(Sessions):
 
     async def interrupted(self) -> list[Run]:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE))
-        return [run for run in runs if not self._lives(run)]
+        return [run for run in runs if not self._lives(run) and run.waiting_for is not Waiting.APPROVAL]
 
     async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
         return await self._ledger.look(lambda tx: tx.runs(status=LIVE if live else None, limit=limit))
@@ -236,21 +236,7 @@ class App(Sessions):
             raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
         return found[0]
 
-    # what agents may use
-
-    async def tools(
-        self, *, agent: str | None = None, session: str | None = None
-    ) -> list[tuple[Tool, Verdict]]:
-        """Every known tool with the verdict of the one gate."""
-        scope = await self.scope(agent=agent, session=session)
-        return [(tool, guard.verdict(tool, scope)) for _, tool in sorted(self._ports.tools.items())]
-
-    async def scope(self, *, agent: str | None = None, session: str | None = None) -> Scope:
-        if session is not None:
-            chosen = await self.store.find(session)
-            return scope_of(await definition(chosen, self._ports), chosen, self._ports)
-        about = self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
-        return compile_scope(about, Ground(root=str(Path.cwd())), self._ports.bounds())
+    # the machine
 
     async def doctor(self) -> list[Finding]:
         """What is well, what is not, and what to do about it."""
@@ -299,10 +285,6 @@ class App(Sessions):
             await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
             self._ledger_seen = True
 
-    def _not_denied(self, name: str) -> None:
-        if hit := first_match(self._ports.bounds().deny_agents, name):
-            raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
-
     def _template(self, name: str) -> Agent:
         """What a child is made from; a definition that is there and broken is told with its own words."""
         self._not_denied(name)
@@ -317,6 +299,7 @@ class App(Sessions):
         """The task: what was given, else what a person typed at the end of the file. Held is found here."""
         if text is not None and not text.strip():
             raise Usage("there is nothing to send: the text is blank")
+        await self._not_asking(session)
         if await self._worked_here(session):
             if text is None:
                 raise Usage(f"{session.slug} is at work: give the text to queue behind it")
@@ -331,6 +314,16 @@ class App(Sessions):
                 return last.text
         where = f"{session.path}/session.md"
         raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
+
+    async def _not_asking(self, session: Session) -> None:
+        """A conversation that waits for a person's yes goes on with that first; more words would only wait behind it."""
+        runs = await self._ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
+        for run in runs:
+            if waiting := await self.awaited(run):
+                raise NobodyHere(
+                    f"{session.slug} waits for an approval: `retinue approvals show {waiting[0]}`, then "
+                    f"`retinue approvals answer {waiting[0]} allow` or deny"
+                )
 
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
@@ -349,9 +342,9 @@ class App(Sessions):
                 self._crashed(event.run, error)
 
     def _lives(self, run: Run) -> bool:
-        return bool(run.owner) and self._owner_lives(run.owner)
+        return bool(run.owner) and self._owner_is_alive(run.owner)
 
-    def _owner_lives(self, owner: str) -> bool:
+    def _owner_is_alive(self, owner: str) -> bool:
         return owner == self._owner.id or Owner.alive(self.config.home, owner)
 
     def _crashed(self, run_id: str, error: BaseException) -> None:

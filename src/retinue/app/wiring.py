@@ -9,6 +9,7 @@ from retinue.domain.agent import Agent
 from retinue.domain.level import Level
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
+from retinue.domain.run import Run, Waiting
 from retinue.domain.scope import Scope
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
@@ -28,7 +29,7 @@ def orders(
 ) -> Orders:
     async def ended(run_id: str) -> bool:
         run = await ports.ledger.look(lambda tx: tx.run(run_id))
-        return run is None or run.status.final
+        return run is None or run.status.final or _parked(run, alive)
 
     async def failed(run_id: str, error: BaseException) -> None:
         if not isinstance(error, RetinueError):
@@ -48,6 +49,11 @@ def orders(
         woken=woken,
         release=lambda: release(ports, alive),
     )
+
+
+def _parked(run: Run, alive: Callable[[str], bool]) -> bool:
+    """It waits for a person, and whoever worked it is gone: nothing here will end it."""
+    return run.waiting_for is Waiting.APPROVAL and not alive(run.owner)
 
 
 def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:

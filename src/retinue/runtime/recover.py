@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from retinue.domain.run import Reason, Run, Status, Usage
+from retinue.domain.run import Reason, Run, Status, Usage, Waiting
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.errors import NotFound, Refused
@@ -83,14 +83,15 @@ def at_rest(entries: Sequence[Entry]) -> bool:
 
 
 async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
-    """A dead owner's runs go back to the queue, where they hold neither a slot nor their session."""
+    """A dead owner's runs go back to the queue, where they hold neither a slot nor their session. One that waits for a
+    person waits on: it needs no process for that."""
     busy = (Status.RUNNING, Status.WAITING)
     owners = await ports.ledger.look(lambda tx: tx.owners(busy))
     dead = {owner for owner in owners if owner != ports.owner and not alive(owner)}
 
     def step(tx: Tx) -> None:
         for run in tx.runs(status=busy):
-            if run.owner in dead:
+            if run.owner in dead and run.waiting_for is not Waiting.APPROVAL:
                 tx.set_run(run.requeued())
 
     if dead:

@@ -1,6 +1,5 @@
 """One more run in a session: the only place a run is born, and the only place one is taken up."""
 
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
@@ -32,7 +31,7 @@ async def send(ask: Ask, session: Session, ports: Ports) -> Run:
         if first := tx.run_by_key(ask.key):
             return first, Claim.GONE
         run = _placed(born, tx, ports)
-        claim = _slot(run, tx, ports, behind=(Status.RUNNING, Status.QUEUED))
+        claim = _slot(run, tx, ports, newborn=True)
         taken = _taken(run, ports) if claim is Claim.TAKEN else run
         tx.add_run(taken)
         tx.emit(told("run.queued", run, ports))
@@ -53,7 +52,7 @@ async def claim(run_id: str, ports: Ports) -> Claim:
         run = tx.run(run_id)
         if run is None or run.status is not Status.QUEUED:
             return Claim.GONE
-        claim = _slot(run, tx, ports, behind=(Status.RUNNING,))
+        claim = _slot(run, tx, ports, newborn=False)
         if claim is Claim.TAKEN:
             taken = _taken(run, ports)
             tx.set_run(taken)
@@ -63,14 +62,24 @@ async def claim(run_id: str, ports: Ports) -> Claim:
     return await ports.ledger.do(step)
 
 
-def _slot(run: Run, tx: Tx, ports: Ports, *, behind: Sequence[Status]) -> Claim:
-    """A slot is reserved in the step that makes the run running: no count is ever acted on later.
-    In its session a run stands behind others in these states: a newborn also behind those that wait."""
+def _slot(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> Claim:
+    """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
     if tx.count(Status.RUNNING) >= ports.limits.max_live:
         return Claim.FULL
-    if tx.runs(status=behind, session=run.session_id, limit=1):
-        return Claim.BUSY
-    return Claim.TAKEN
+    return Claim.BUSY if _busy(run, tx, newborn=newborn) else Claim.TAKEN
+
+
+def _busy(run: Run, tx: Tx, *, newborn: bool) -> bool:
+    """In its session a run stands behind one that is going on or waits inside a call. A newborn stands behind all that
+    wait in the queue; later only those go first that were begun before and may go on."""
+    if tx.runs(status=(Status.RUNNING, Status.WAITING), session=run.session_id, limit=1):
+        return True
+    queued = tx.runs(status=(Status.QUEUED,), session=run.session_id)
+    return any(
+        newborn or (other.started_at is not None and other.owner == run.owner)
+        for other in queued
+        if other.id != run.id and other.created_at <= run.created_at
+    )
 
 
 def _taken(run: Run, ports: Ports) -> Run:

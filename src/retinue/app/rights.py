@@ -1,0 +1,168 @@
+"""What a surface asks about rights, and what a person answers."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+from retinue.domain.approval import Answer, Approval, State
+from retinue.domain.approval import as_json as approval_as_json
+from retinue.domain.ceiling import Ceiling
+from retinue.domain.glob import first_match
+from retinue.domain.level import Level
+from retinue.domain.rule import Globs, Verdict
+from retinue.domain.run import Run
+from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.errors import NotFound, OutOfScope, Refused, Usage
+from retinue.ports import Ports, Store, Tool, Tx
+from retinue.runtime import control, guard
+from retinue.runtime.prepare import definition, scope_of
+
+DEFAULT_AGENT = "general"
+
+Kind = Literal["read", "write", "run", "tool", "agent"]
+
+
+class Rights:
+    """The half of the application that a person decides with."""
+
+    def __init__(self, ports: Ports, store: Store, owner_lives: Callable[[str], bool]) -> None:
+        self._ports = ports
+        self._sessions = store
+        self._owner_lives = owner_lives
+
+    async def tools(
+        self, *, agent: str | None = None, session: str | None = None
+    ) -> list[tuple[Tool, Verdict]]:
+        """Every known tool with the verdict of the one gate."""
+        scope = await self.scope(agent=agent, session=session)
+        return [(tool, guard.verdict(tool, scope)) for _, tool in sorted(self._ports.tools.items())]
+
+    async def scope(self, *, agent: str | None = None, session: str | None = None) -> Scope:
+        if session is not None:
+            chosen = await self._sessions.find(session)
+            return scope_of(await definition(chosen, self._ports), chosen, self._ports)
+        about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent).agent
+        return compile_scope(about, Ground(root=str(Path.cwd())), self._ports.bounds())
+
+    async def scope_json(self, session: str) -> dict[str, Any]:
+        """What `scope show` prints: everything that applies to a session, and whose word it is."""
+        scope = await self.scope(session=session)
+        level = await self._ports.level()
+        shell = scope.commands
+        return {
+            "hash": scope.hash,
+            "workspace": scope.root,
+            "writable": scope.writable,
+            "configured": scope.configured,
+            "paths": {"read": scope.read, "write": scope.write, "deny": scope.deny},
+            "needs_no_yes": {"write": scope.granted, "run": (shell and shell.allow) or ()},
+            "commands_denied": (shell and shell.deny) or (),
+            "tmp": scope.tmp or None,
+            "tools": {"allow": scope.tools.allow, "deny": scope.tools.deny},
+            "capabilities": {"allow": scope.capabilities.allow, "deny": scope.capabilities.deny},
+            "agents": {"allow": scope.agents.allow, "deny": scope.agents.deny},
+            "operator_denies": {"tools": scope.operator.deny},
+            "ceilings": [each.facts() for each in scope.ceilings if _says_something(each)],
+            "lifted": {"read": scope.lifted.read, "write": scope.lifted.write},
+            "always_closed": [*scope.closed, *scope.house],
+            "approvals": str(self._ports.policy),
+            "sandbox": {"level": str(level), "minimum": str(self._ports.minimum)},
+        }
+
+    async def scope_test(self, session: str, kind: Kind, value: str) -> dict[str, Any]:
+        """The verdict on one thing, the rule that gave it, and whether a person would be asked first."""
+        scope = await self.scope(session=session)
+        verdict, real = self._verdict(scope, kind, value)
+        asks = verdict.ok and await self._asks(scope, kind, real)
+        return {
+            "kind": kind,
+            "value": value,
+            "real": real,
+            "ok": verdict.ok,
+            "rule": verdict.rule,
+            "asks": asks,
+        }
+
+    def _verdict(self, scope: Scope, kind: Kind, value: str) -> tuple[Verdict, str]:
+        if kind == "tool":
+            tool = self._ports.tools.get(value)
+            if tool is None:
+                return Verdict(ok=False, rule=f"there is no tool {value!r}"), value
+            return guard.verdict(tool, scope), value
+        if kind == "agent":
+            return scope.agent(value), value
+        if kind == "run":
+            bash = self._ports.tools.get("bash")
+            judged = scope.command(value) if bash is None else guard.verdict(bash, scope)
+            return (scope.command(value) if judged.ok else judged), value
+        files = self._ports.files(scope)
+        real = files.name(value)
+        try:
+            judged = files.judge(value, kind)
+        except OutOfScope as error:
+            rule = scope.path(real, kind)
+            return (rule if not rule.ok else Verdict(ok=False, rule=str(error))), real
+        return scope.path(judged, kind), judged
+
+    async def _asks(self, scope: Scope, kind: Kind, real: str) -> bool:
+        """By the same rules as the gate, for the tools that come with Retinue."""
+        policy = str(self._ports.policy)
+        if kind == "write":
+            return policy != "auto" and not scope.grants_write(real)
+        if kind == "run":
+            strict = await self._ports.level() is Level.STRICT
+            return not (strict and (policy == "auto" or scope.grants_command(real).ok))
+        return False
+
+    # approvals
+
+    async def approvals(self, *, run: str | None = None, all_states: bool = False) -> list[Approval]:
+        """What waits for a person, oldest first; what waited too long is closed first."""
+        await control.expire(self._ports, alive=self._owner_lives)
+        states: Sequence[State] | None = None if all_states else [State.PENDING]
+        return await self._ports.ledger.look(lambda tx: tx.approvals(run=run, state=states))
+
+    async def approval(self, ref: str) -> Approval:
+        """By id or unambiguous prefix."""
+
+        def step(tx: Tx) -> list[Approval]:
+            exact = tx.approval(ref)
+            return [exact] if exact else tx.approvals(prefix=ref)
+
+        found = await self._ports.ledger.look(step)
+        if not found:
+            raise NotFound(f"there is no approval {ref}: `retinue approvals list` shows those that wait")
+        if len(found) > 1:
+            raise Usage(f"{ref} could be several approvals: {', '.join(each.id for each in found[:8])} …")
+        return found[0]
+
+    async def answer(self, ref: str, said: Answer | str, *, by: str = "person") -> Approval:
+        """A person's word on one question. Whoever works the run goes on with it; if nobody does, this process."""
+        asked = await self.approval(ref)
+        await control.expire(self._ports, alive=self._owner_lives)
+        return await control.answer(asked.id, Answer(said), self._ports, by=by, alive=self._owner_lives)
+
+    async def awaited(self, run: Run) -> list[str]:
+        """The ids of what a run waits for a person with."""
+        waiting = await self._ports.ledger.look(lambda tx: tx.approvals(run=run.id, state=[State.PENDING]))
+        return [each.id for each in waiting]
+
+    def _not_denied(self, name: str) -> None:
+        if hit := first_match(self._ports.bounds().deny_agents, name):
+            raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
+
+
+def approvals_json(approvals: Sequence[Approval]) -> list[dict[str, Any]]:
+    return [approval_as_json(each) for each in approvals]
+
+
+def _says_something(ceiling: Ceiling) -> bool:
+    lists: tuple[Globs | None, ...] = (
+        ceiling.tools,
+        ceiling.capabilities,
+        ceiling.agents,
+        ceiling.read,
+        ceiling.write,
+        ceiling.deny or None,
+    )
+    return not ceiling.writable or ceiling.network is not None or any(each is not None for each in lists)
