@@ -263,6 +263,13 @@ def test_text_above_the_front_matter_is_named(source: Path):
     assert one(path).problems == ("line 3: has text above its front matter; delete the lines before it (2)",)
 
 
+def test_paths_beyond_the_workspace_are_pointed_out(source: Path):
+    path = written(source, "name: sample\npaths: {read: [src/**, /etc/**], write: ['**/x'], deny: [/y]}")
+    assert "reaches beyond the workspace: /etc/**, **/x; take it out" in verdicts(one(path))["paths"][1]
+    path = written(source, "name: sample\npaths: {read: [src/**], deny: [/y]}")
+    assert verdicts(one(path))["paths"] == ("honoured", "")
+
+
 def test_a_page_that_shows_a_definition_is_a_page(source: Path):
     example = "---\nname: sample\n---\nBe good.\n"
     for text in (f"# How to\n\n```markdown\n{example}```\n", "A line.\n" * 30 + example):

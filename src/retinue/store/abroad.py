@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any, cast
 
 from retinue.domain.agent import NAME
-from retinue.store import inner, toolnames, values
+from retinue.store import inner, places, toolnames, values
 from retinue.store.dialects import CLAUDE_MODELS, Verdict
 from retinue.store.fields import ALIASES
 
@@ -55,6 +55,10 @@ def prepared(source: Mapping[str, Any], mended: tuple[str, ...], stem: str) -> P
             _tools(found, key, value, denied=native == "tool_deny")
         elif native == "model":
             _model(found, key, value)
+        elif native == "paths" and (wide := places.beyond(value)):
+            _note(
+                found, key, f"reaches beyond the workspace: {', '.join(wide)}; take it out unless you mean it"
+            )
         elif native == "extends":
             _note(found, key, "loads only where there is an agent of that name")
     return found

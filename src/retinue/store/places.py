@@ -1,6 +1,6 @@
 """Files and places as other programs name them: what a definition may touch, never more than the workspace."""
 
-from typing import Any
+from typing import Any, cast
 
 from retinue.store import values
 from retinue.store.dialects import Said, Verdict
@@ -71,3 +71,13 @@ def workspace_glob(pattern: str) -> str:
         return "./**"
     plain = f"{plain}**" if plain.endswith("/") else plain
     return f"./{plain}" if plain.startswith("**") else plain
+
+
+def beyond(value: Any) -> list[str]:
+    """The patterns of a `paths` field that open more than the workspace."""
+    found: list[str] = []
+    for key, globs in cast("dict[Any, Any]", value).items() if isinstance(value, dict) else ():
+        if key in ("read", "write") and isinstance(globs, list):
+            words = (each for each in cast("list[Any]", globs) if isinstance(each, str))
+            found += [each for each in words if each.startswith(("/", "~", "**")) or ".." in each.split("/")]
+    return list(dict.fromkeys(found))
