@@ -60,7 +60,7 @@ class FileConversation:
     @property
     def weight(self) -> int:
         """The bytes of the file it stands for as long as nobody touches it; 0 when the file must be read anew."""
-        return 0 if self.abridged or not self._exact else self._file.size
+        return 0 if self.abridged or self._file.outgrown or not self._exact else self._file.size
 
     @property
     def abridged(self) -> bool:

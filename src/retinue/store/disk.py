@@ -14,7 +14,7 @@ from retinue.store import names
 Stamp = tuple[int, int, int, int]
 """Inode, size, and both times in nanoseconds: what differs when a file was changed or replaced."""
 
-_PIECE = 1 << 20
+_PIECE = 256 * 1024
 
 
 def stamp(stat: os.stat_result) -> Stamp:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from retinue.store.disk import read_at
 from retinue.store.marker import KINDS, OPEN
 
-PORTION = 1 << 20
+PORTION = 64 * 1024
 """About how many bytes are taken at once; an entry that is longer comes whole."""
 _SEPARATOR = f"\n{OPEN}".encode()
 _KIND = re.compile(rf"(?:{'|'.join(KINDS)}) ".encode())

@@ -130,6 +130,11 @@ class SessionFile:
         return self._stamp[1] if self._stamp else 0
 
     @property
+    def outgrown(self) -> bool:
+        """Whether it would be read from a window on if it were opened now."""
+        return self.size > self._window
+
+    @property
     def empty(self) -> bool:
         return self.size == 0
 

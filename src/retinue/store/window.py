@@ -18,11 +18,11 @@ _BEGINS = f"\n{OPEN}".encode()
 
 def beginning(file: int, size: int, window: int = WINDOW) -> int:
     """Where the window of a file of this size begins: at 0, or at an entry of a user, else of an agent, with no result
-    behind it whose call stands before. It moves only when the file has grown by another half of the window, so that
+    behind it whose call stands before. It moves only when the file has grown by another quarter of the window, so that
     what a model is sent begins the same from turn to turn and from run to run."""
     if size <= window:
         return 0
-    step = max(1, window // 2)
+    step = max(1, window // 4)
     floor = -(-(size - window) // step) * step
     while floor > 0:
         for kind in ("user", "agent"):
