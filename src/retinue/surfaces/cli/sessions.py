@@ -36,7 +36,7 @@ async def list_sessions(app: App, terminal: Terminal, agent: str | None, top: bo
     """All sessions: pinned ones first, then the newest."""
     found = await app.sessions(agent=agent, children=not top)
     found.sort(key=lambda session: session.pinned_at.timestamp() if session.pinned_at else 0, reverse=True)
-    terminal.rows([as_json(session) for session in found], SESSION_COLUMNS, empty=EMPTY)
+    terminal.rows((as_json(session) for session in found), SESSION_COLUMNS, empty=EMPTY)
 
 
 @sessions.command("show")

@@ -6,7 +6,7 @@ import re
 import shutil
 import sys
 import unicodedata
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
@@ -43,7 +43,7 @@ _COLOURS: Mapping[str, str] = {
 def safe_text(text: str) -> str:
     """The same text with every character that a terminal obeys or hides shown as a mark. Each is replaced
     singly, so pieces of a stream may be passed one by one."""
-    return _UNSAFE.sub(_visible, text)
+    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_visible, text)
 
 
 def one_line(text: str, limit: int = 160) -> str:
@@ -121,18 +121,19 @@ class Terminal:
         sentence = f"{message} ({why})" if why else message
         _write(self.err, _painted("retinue:", "31", on=self.err) + f" {safe_text(sentence)}\n")
 
-    def rows(self, rows: Sequence[Row], columns: Sequence[Column], *, empty: str) -> None:
+    def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, empty: str) -> None:
         """A list: an array for programs, an aligned table for people, and a word on what to do when empty."""
         if self.json:
             self.value(list(rows))
             return
-        if not rows:
+        cells = [[one_line(cell(row), 400) for _, cell in columns] for row in rows]
+        if not cells:
             self.note(empty)
             return
-        cells = [[heading for heading, _ in columns]]
-        cells += [[one_line(cell(row), 400) for _, cell in columns] for row in rows]
-        for number, line in enumerate(_aligned(cells, self._width())):
-            _write(self.out, (_painted(line, "1", on=self.out) if number == 0 else self._status(line)) + "\n")
+        first, *lines = _aligned([[heading for heading, _ in columns], *cells], self._width())
+        if _colours(self.out):
+            first, lines = _painted(first, "1", on=self.out), [_with_status(line) for line in lines]
+        _write(self.out, "\n".join((first, *lines, "")))
 
     def facts(self, facts: Row) -> None:
         """One thing: an object for programs, a line per fact for people."""
@@ -148,15 +149,14 @@ class Terminal:
     def _width(self) -> int | None:
         return shutil.get_terminal_size().columns if self.out.isatty() else None
 
-    def _status(self, line: str) -> str:
-        if not _colours(self.out):
-            return line
-        return re.sub(
-            r"(?<=  )(" + "|".join(_COLOURS) + r")(?=  |$)",
-            lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[1]}\x1b[0m",
-            line,
-            count=1,
-        )
+
+def _with_status(line: str) -> str:
+    return re.sub(
+        r"(?<=  )(" + "|".join(_COLOURS) + r")(?=  |$)",
+        lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[1]}\x1b[0m",
+        line,
+        count=1,
+    )
 
 
 def _visible(found: re.Match[str]) -> str:
@@ -190,12 +190,13 @@ def _painted(text: str, colour: str, *, on: TextIO) -> str:
 
 
 def _aligned(cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    widths = [max(_columns(row[at]) for row in cells) for at in range(len(cells[0]))]
+    taken = [[_columns(cell) for cell in row] for row in cells]
+    rooms = [max(column) for column in zip(*taken, strict=True)]
     lines = (
         "  ".join(
-            cell + " " * (room - _columns(cell)) for cell, room in zip(row, widths, strict=True)
+            cell + " " * (room - own) for cell, own, room in zip(row, owns, rooms, strict=True)
         ).rstrip()
-        for row in cells
+        for row, owns in zip(cells, taken, strict=True)
     )
     return [line if width is None else _cut(line, width) for line in lines]
 
