@@ -100,6 +100,7 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "grep": "read",
             "todo": "idempotent",
             "ask_user": "idempotent",
+            "request_scope_expansion": "idempotent",
         }
     )
     assert not any(tool.door for tool in built_in().values())
@@ -428,5 +429,6 @@ def test_the_arguments_are_the_promised_ones():
             "grep": (["glob", "path", "pattern"], ["pattern"]),
             "todo": (["items"], ["items"]),
             "ask_user": (["options", "question"], ["question"]),
+            "request_scope_expansion": (["reason", "resource", "tool"], ["tool", "resource", "reason"]),
         }
     )
