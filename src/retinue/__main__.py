@@ -24,6 +24,11 @@ TABLE = {
     },
     "Agents": {
         "agents": ("list, show, check, import, delete", "retinue.surfaces.cli.agents:agents"),
+        "approvals": (
+            "list, show, answer: what agents ask before they act",
+            "retinue.surfaces.cli.approvals:approvals",
+        ),
+        "scope": ("show, test: what a session may touch, and why", "retinue.surfaces.cli.scope:scope"),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
     },
     "Machine": {

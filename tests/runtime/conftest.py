@@ -160,7 +160,7 @@ class World:
             level=no_level,
             minimum=Level.NONE,
             policy=Policy.AUTO,
-            tmp=lambda session: str(self.folder / "tmp" / session.id),
+            tmp=lambda _: "",
             emit=events.append,
             ask=nobody,
             model=lambda agent, override: model_for(agent, override, "scripted:played"),

@@ -142,6 +142,11 @@ class Rights:
         await control.expire(self._ports, alive=self._owner_lives)
         return await control.answer(asked.id, Answer(said), self._ports, by=by, alive=self._owner_lives)
 
+    async def works(self, run: Run) -> bool:
+        """Whether this process goes on with a run."""
+        now = await self._ports.ledger.look(lambda tx: tx.run(run.id))
+        return now is not None and now.owner == self._ports.owner
+
     async def awaited(self, run: Run) -> list[str]:
         """The ids of what a run waits for a person with."""
         waiting = await self._ports.ledger.look(lambda tx: tx.approvals(run=run.id, state=[State.PENDING]))

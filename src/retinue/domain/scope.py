@@ -226,6 +226,8 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
     into its preset, and one that lost them is not to gain by it."""
     root, paths, most = ground.root, agent.paths or Paths(), _placed(bounds.ceiling, ground.root)
     granted = absolute(paths.write, root) if paths.write is not None else DEFAULT_WRITE
+    if not ground.tmp:
+        granted = tuple(each for each in granted if each not in DEFAULT_WRITE)
     write = granted if paths.write is not None or ground.child else (below(root), *granted)
     read = (below(root),) if paths.read is None else absolute(paths.read, root)
     return Scope(
@@ -233,7 +235,7 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
         agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + bounds.deny_agents),
         operator=Rule(deny=bounds.deny_tools),
-        read=read + tuple(each for each in DEFAULT_WRITE if each in write and ground.tmp),
+        read=read + tuple(each for each in DEFAULT_WRITE if each in write),
         write=write,
         granted=granted,
         deny=absolute((*(paths.deny or ()), *bounds.deny_paths), root),

@@ -1,6 +1,7 @@
 """Whether a call needs a person's yes, and how one is asked for, waited for and used up."""
 
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
@@ -146,8 +147,9 @@ async def _more(wanted: Wanted, ports: Ports) -> Leave:
         if not (verdict := scope.command(resource)).ok:
             raise Refused(f"nobody can allow this here: {verdict.rule}")
     else:
-        resource = ports.files(scope).name(resource)
-        if scope.path(resource, about.touch).ok:
+        files, resource = ports.files(scope), ports.files(scope).name(resource)
+        with suppress(OutOfScope):
+            files.judge(resource, about.touch)
             raise Refused(f"{resource} is in your scope already: call {about.spec.name}")
         if not (verdict := scope.plus(resource, about.touch).path(resource, about.touch)).ok:
             raise Refused(f"nobody can allow this here: {verdict.rule}")

@@ -6,9 +6,10 @@ from retinue.tools.glob import glob
 from retinue.tools.grep import grep
 from retinue.tools.ls import ls
 from retinue.tools.read import read
+from retinue.tools.request_scope_expansion import request_scope_expansion
 from retinue.tools.todo import todo
 
-_TOOLS = (read, ls, glob, grep, todo, ask_user)
+_TOOLS = (read, ls, glob, grep, todo, ask_user, request_scope_expansion)
 
 
 def built_in() -> dict[str, Tool]:

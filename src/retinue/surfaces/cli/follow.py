@@ -2,12 +2,15 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 
 from retinue.app import App
+from retinue.domain.approval import Approval
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status, as_json
+from retinue.domain.run import Run, Status, Waiting, as_json
+from retinue.errors import Refused
 from retinue.surfaces.cli.command import exit_code
-from retinue.surfaces.cli.person import interrupts
+from retinue.surfaces.cli.person import Person, interrupts
 from retinue.surfaces.cli.terminal import Terminal, one_line
 
 
@@ -17,15 +20,18 @@ async def followed(app: App, terminal: Terminal, born: Callable[[], Awaitable[Ru
     with app.listen(follower.heard), interrupts() as pressed:
         run = await born()
         follower.follow(run)
-        run = (await ended(app, [run.id], pressed))[0]
+        run = (await ended(app, [run.id], pressed, Person(terminal=terminal)))[0]
         follower.finish(run)
     return run
 
 
-def reported(terminal: Terminal, run: Run) -> int:
+async def reported(app: App, terminal: Terminal, run: Run) -> int:
     """Says how a run ended and where its words are; the answer is the exit code."""
+    waiting = await app.awaited(run)
     if terminal.json:
-        terminal.value(as_json(run))
+        terminal.value(as_json(run) | {"approvals": waiting})
+    for each in waiting:
+        terminal.note(f"approval {each} waits: retinue approvals show {each}", colour="33")
     if run.status is not Status.DONE:
         terminal.note(ending(run), colour="31")
     if not terminal.json:
@@ -162,16 +168,45 @@ _SHOWN: Mapping[str, Callable[[Follower, Event], None]] = {
 """What is shown of each kind of event; a kind that is not here is not shown."""
 
 
-async def ended(app: App, run_ids: Sequence[str], pressed: asyncio.Event) -> list[Run]:
-    """Every run once it has ended; when `pressed` is set they are cancelled first."""
+async def ended(
+    app: App, run_ids: Sequence[str], pressed: asyncio.Event, person: Person | None = None
+) -> list[Run]:
+    """Every run once it has ended, or waits for what nobody here can give; when `pressed` is set they are cancelled
+    first."""
     try:
         async with asyncio.TaskGroup() as group:
             stopper = group.create_task(_cancelled(app, run_ids, pressed))
-            runs = [await app.wait(run_id) for run_id in run_ids]
+            runs = [await _through(app, run_id, person) for run_id in run_ids]
             stopper.cancel()
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
     return runs
+
+
+async def _through(app: App, run_id: str, person: Person | None) -> Run:
+    """Stays with a run past every question that the person here answers."""
+    while True:
+        run = await app.wait(run_id)
+        waiting = await app.approvals(run=run_id) if run.waiting_for is Waiting.APPROVAL else []
+        if not waiting or person is None or person.answerer() is None:
+            return run
+        for approval in waiting:
+            await answered(app, approval, person)
+
+
+async def answered(app: App, approval: Approval, person: Person) -> None:
+    """Puts the card to the person; somebody elsewhere may be faster, and then their answer counts."""
+    elsewhere = asyncio.Event()
+
+    def heard(event: Event) -> None:
+        if event.kind == "approval.answered" and event.data.get("approval") == approval.id:
+            elsewhere.set()
+
+    with app.listen(heard):
+        said = await person.decide(approval, elsewhere)
+        if said is not None:
+            with suppress(Refused):
+                await app.answer(approval.id, said)
 
 
 async def _cancelled(app: App, run_ids: Sequence[str], pressed: asyncio.Event) -> None:

@@ -4,14 +4,31 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Awaitable, Callable, Generator, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
+from retinue.domain.approval import Answer, Approval
 from retinue.errors import Cancelled, NobodyHere
+from retinue.surfaces.cli.card import card, choices
 from retinue.surfaces.cli.terminal import Terminal
 
 Asker = Callable[[str, Sequence[str]], Awaitable[str]]
+
+
+_TURN = asyncio.Lock()
+"""There is one person at one terminal, whoever asks."""
+
+_ANSWERS = {
+    "y": Answer.ALLOW,
+    "yes": Answer.ALLOW,
+    "allow": Answer.ALLOW,
+    "n": Answer.DENY,
+    "no": Answer.DENY,
+    "deny": Answer.DENY,
+}
+_MORE = {"a": Answer.ADD, "add": Answer.ADD}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,7 +36,7 @@ class Person:
     """Answers one question at a time, however many agents ask."""
 
     terminal: Terminal
-    turn: asyncio.Lock = field(default_factory=asyncio.Lock)
+    turn: asyncio.Lock = field(default_factory=lambda: _TURN)
 
     def answerer(self) -> Asker | None:
         """None where nobody can be asked: standard input or standard error is no terminal."""
@@ -31,6 +48,27 @@ class Person:
             for number, option in enumerate(options, 1):
                 self.terminal.note(f"  {number}. {option}", colour="0")
             return chosen(await _line(), options)
+
+    async def decide(self, approval: Approval, elsewhere: asyncio.Event) -> Answer | None:
+        """The person's word on an approval; None when somebody elsewhere has given theirs. Leaving is a no."""
+        async with self.turn:
+            self._show(card(approval))
+            self.terminal.note(f"? {choices(approval)}", colour="1")
+            while not elsewhere.is_set():
+                line = await _first(_line(), elsewhere)
+                if line is None:
+                    break
+                known = _ANSWERS | (_MORE if approval.touch == "more" else {})
+                if (said := known.get(line.lower())) is not None:
+                    return said
+                self._show(card(approval, whole=True) if line.lower() in ("s", "show") else [])
+                self.terminal.note(f"? {choices(approval)}", colour="1")
+            self.terminal.note("answered elsewhere")
+            return None
+
+    def _show(self, lines: Sequence[str]) -> None:
+        for line in lines:
+            self.terminal.note(line, colour="0")
 
 
 def chosen(answer: str, options: Sequence[str]) -> str:
@@ -56,6 +94,22 @@ def interrupts() -> Generator[asyncio.Event]:
         yield pressed
     finally:
         loop.remove_signal_handler(signal.SIGINT)
+
+
+async def _first(line: Coroutine[Any, Any, str], elsewhere: asyncio.Event) -> str | None:
+    """What is typed, unless something else comes first; the end of the input is a no."""
+    typing = asyncio.ensure_future(line)
+    other = asyncio.ensure_future(elsewhere.wait())
+    try:
+        await asyncio.wait((typing, other), return_when=asyncio.FIRST_COMPLETED)
+        if not typing.done():
+            return None
+        return typing.result()
+    except NobodyHere:
+        return "no"
+    finally:
+        typing.cancel()
+        other.cancel()
 
 
 async def _line() -> str:

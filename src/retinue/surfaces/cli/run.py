@@ -63,7 +63,7 @@ async def run(app: App, terminal: Terminal, text: str | None, session: str | Non
     if task is None and session is None:
         raise Usage("say what to do: retinue run TEXT, or - to read it from standard input")
     ended = await followed(app, terminal, lambda: app.start(task, session=session, **wishes))
-    return reported(terminal, ended)
+    return await reported(app, terminal, ended)
 
 
 @click.command(cls=Command)
@@ -77,7 +77,7 @@ async def send(app: App, terminal: Terminal, session: str, text: str, **wishes: 
     """Send one more message to SESSION and stream the answer; `-` reads TEXT from standard input."""
     task = worded(text)
     ended = await followed(app, terminal, lambda: app.start(task, session=session, **wishes))
-    return reported(terminal, ended)
+    return await reported(app, terminal, ended)
 
 
 @click.command(cls=Command)
@@ -107,7 +107,7 @@ async def spawn(
     task = worded(text)
     paths = {"allowed_paths": globs(allowed_paths), "denied_paths": globs(denied_paths)}
     ended = await followed(app, terminal, lambda: app.spawn(task, **paths, **wishes))
-    return reported(terminal, ended)
+    return await reported(app, terminal, ended)
 
 
 @click.command(cls=Command)

@@ -7,7 +7,7 @@ from retinue.domain.run import as_json, as_json_in_full
 from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import ended
 from retinue.surfaces.cli.options import Group
-from retinue.surfaces.cli.person import interrupts
+from retinue.surfaces.cli.person import Person, interrupts
 from retinue.surfaces.cli.shapes import RUN_COLUMNS
 from retinue.surfaces.cli.terminal import Terminal
 
@@ -67,6 +67,6 @@ async def resume(app: App, terminal: Terminal, run: str | None) -> int:
         taken = await app.resume(run)
         for one in taken:
             terminal.note(f"{one.agent} goes on in {one.slug}")
-        done = await ended(app, [one.id for one in taken], pressed)
+        done = await ended(app, [one.id for one in taken], pressed, Person(terminal=terminal))
     terminal.rows([as_json(one) for one in done], RUN_COLUMNS, empty="no run was interrupted")
     return max((exit_code(one) for one in done), default=0)

@@ -1,0 +1,79 @@
+"""Approvals: what waits for a person's yes, and the answer."""
+
+from collections.abc import Sequence
+
+import click
+
+from retinue.app import App
+from retinue.domain.approval import Approval, as_json
+from retinue.surfaces.cli.card import card
+from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.follow import followed, reported
+from retinue.surfaces.cli.options import Group
+from retinue.surfaces.cli.terminal import Column, Terminal, one_line
+
+COLUMNS: Sequence[Column] = (
+    ("APPROVAL", lambda row: row["id"]),
+    ("STATE", lambda row: row["state"]),
+    ("WHO", lambda row: row["agent"]),
+    ("WANTS", lambda row: f"{row['tool']} {one_line(row['resource'], 80)}"),
+    ("UNTIL", lambda row: row["expires_at"]),
+)
+
+
+@click.group(cls=Group)
+def approvals() -> None:
+    """What agents ask a person before they do it.
+
+    ID is an approval's id or an unambiguous prefix of it. One answer speaks for one exact call, once.
+    """
+
+
+@approvals.command("list")
+@click.option("--all", "everything", is_flag=True, help="Also those that were answered, used up or expired.")
+@on_app()
+async def list_approvals(app: App, terminal: Terminal, everything: bool) -> None:
+    """What waits for an answer, the oldest first."""
+    found = await app.approvals(all_states=everything)
+    empty = "nothing waits for an answer"
+    terminal.rows([as_json(each) for each in found], COLUMNS, empty=empty)
+
+
+@approvals.command("show")
+@click.argument("approval", metavar="ID")
+@on_app()
+async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
+    """The exact call, who asked for it, and why it needs a yes."""
+    found = await app.approval(approval)
+    if terminal.json:
+        terminal.value(as_json(found))
+        return
+    for line in card(found, whole=True):
+        terminal.line(line)
+    terminal.line(_state(found))
+
+
+@approvals.command("answer")
+@click.argument("approval", metavar="ID")
+@click.argument("answer", type=click.Choice(["allow", "deny", "add"]))
+@on_app(quiet=True)
+async def answer_approval(app: App, terminal: Terminal, approval: str, answer: str) -> int:
+    """Say allow or deny; add, for a wish for more scope, also writes it into the session's preset.md.
+
+    The run goes on at once: in the process that works it, else here, until it ends.
+    """
+    asked = await app.approval(approval)
+    given = await app.answer(asked.id, answer)
+    terminal.note(f"{given.tool} {one_line(given.resource, 120)}: {answer}")
+    run = await app.find_run(given.run)
+    if run.status.live and await app.works(run):
+        return await reported(app, terminal, await followed(app, terminal, lambda: app.find_run(run.id)))
+    if terminal.json:
+        terminal.value(as_json(given))
+    return 0
+
+
+def _state(approval: Approval) -> str:
+    if approval.answer is not None:
+        return f"{approval.state}: {approval.answered_by} said {approval.answer}"
+    return str(approval.state)

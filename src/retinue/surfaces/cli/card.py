@@ -1,0 +1,58 @@
+"""The card: what a person sees before they say yes. Nothing in it is left to the imagination."""
+
+import json
+from collections.abc import Iterator
+from typing import Any, cast
+
+from retinue.domain.approval import Approval
+from retinue.domain.run import iso
+
+LINES = 24
+"""Of one argument; the rest is shown when asked for."""
+
+_WHAT = {"read": "read", "write": "write", "run": "run", "tool": "use", "more": "more scope for"}
+
+
+def card(approval: Approval, *, whole: bool = False) -> list[str]:
+    """Every argument of the exact call, line by line; text that was cut says how much is missing."""
+    lines = [
+        f"approval {approval.id}",
+        f"  {' > '.join(approval.chain)}",
+        f"  wants: {_WHAT[approval.touch]} {approval.tool if approval.touch == 'more' else ''}".rstrip(),
+    ]
+    lines += [f"    {line}" for line in approval.resource.split("\n")]
+    for name, text in _arguments(approval):
+        lines.append(f"  {name}:")
+        lines += [f"    {line}" for line in _cut(text, whole=whole)]
+    if approval.reason:
+        lines.append(f"  {'reason' if approval.touch == 'more' else 'asks because'}: {approval.reason}")
+    held = "" if approval.level is None else f", sandbox {approval.level}"
+    lines.append(f"  in {approval.root}{held}, until {iso(approval.expires_at)}")
+    return lines
+
+
+def choices(approval: Approval) -> str:
+    once = "[y]es, once"
+    return f"{once}, [a]dd to its scope, [n]o" if approval.touch == "more" else f"{once}, [n]o"
+
+
+def _arguments(approval: Approval) -> Iterator[tuple[str, str]]:
+    """Those that the line above does not show already."""
+    try:
+        found: Any = json.loads(approval.args or "{}")
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        yield "arguments", approval.args
+        return
+    for name, value in cast("dict[str, Any]", found).items():
+        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+        if text != approval.resource and not (approval.touch == "more" and name in ("tool", "reason")):
+            yield str(name), text
+
+
+def _cut(text: str, *, whole: bool) -> list[str]:
+    lines = text.split("\n")
+    if whole or len(lines) <= LINES:
+        return lines
+    return [*lines[:LINES], f"[… {len(lines) - LINES:,} lines more: [s]how them]"]

@@ -1,0 +1,293 @@
+"""Approvals: a call that acts on the world waits for a person's yes to exactly that call, and the yes counts once."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.limits import Limits
+from retinue.domain.run import Run, Status, Waiting
+from retinue.errors import NotFound, Refused
+from retinue.ports import Tool
+from retinue.runtime import control
+from retinue.runtime.send import Claim, claim
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+sent: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_sent():
+    sent.clear()
+
+
+def mail(*, hold: asyncio.Event | None = None) -> Tool:
+    @tool(name="mail")
+    async def send(to: str) -> str:
+        """Sends a mail."""
+        sent.append(to)
+        if hold is not None:
+            await hold.wait()
+        return f"sent to {to}"
+
+    return send
+
+
+WISH = ("mail", '{"to": "ada"}')
+
+
+async def pending(house: Any) -> list[Approval]:
+    return await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+
+
+async def answer(house: Any, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
+    return await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: alive)
+
+
+async def soon(true: Callable[[], Awaitable[Any]]) -> None:
+    """Until something is so: another task makes it so."""
+    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+        await asyncio.sleep(0.002)
+
+
+async def nothing(value: bool) -> bool:
+    return value
+
+
+async def refusals(house: Any, run: Run) -> list[dict[str, Any]]:
+    return [json.loads(each.text) for each in await house.results(run) if not each.ok]
+
+
+async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_has_one(world: Any):
+    """Shows: A006, B053, L006."""
+    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write to Ada.")
+        assert (run.status, run.waiting_for, sent) == (Status.WAITING, Waiting.APPROVAL, [])
+        (asked,) = await pending(house)
+        assert (asked.tool, asked.args, asked.chain) == ("mail", WISH[1], ("person", run.key))
+        await answer(house, asked, Answer.ALLOW)
+        done = await house.ended(run)
+        assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
+        assert (await house.ports.ledger.look(lambda tx: tx.approval(asked.id))).state is State.USED
+        assert [each.text for each in await house.results(run)] == ["sent to ada"]
+        assert done.attempts == 1
+
+
+async def test_a_no_is_an_answer_and_nothing_happens(world: Any):
+    """Shows: A007."""
+    async with world.open(calls(WISH), says("I may not."), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write to Ada.")
+        await answer(house, (await pending(house))[0], Answer.DENY)
+        assert (await house.ended(run)).status is Status.DONE
+        (refused,) = await refusals(house, run)
+        assert (refused["success"], refused["error"], sent) == (False, "approval_denied", [])
+
+
+async def test_a_question_outlives_the_process_that_asked_it(world: Any):
+    """Shows: P11."""
+    async with world.open(calls(WISH), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write to Ada.")
+    async with world.open(says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+        await answer(house, (await pending(house))[0], Answer.ALLOW, alive=False)
+        done = await house.ended(run)
+        assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
+
+
+async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(world: Any):
+    """Shows: P10, P11."""
+    never = asyncio.Event()
+    async with world.open(calls(WISH), tools=[mail(hold=never)], policy=Policy.ASK) as house:
+        run = await house.run("Write to Ada.")
+        await answer(house, (await pending(house))[0], Answer.ALLOW)
+        await soon(lambda: nothing(bool(sent)))
+    async with world.open(says("It may have been sent."), tools=[mail()], policy=Policy.ASK) as house:
+        done = await house.resume(run)
+        assert (done.status, sent) == (Status.DONE, ["ada"])
+        (result,) = await house.results(run)
+        assert "Outcome unknown" in result.text
+
+
+async def test_what_needs_no_yes_goes_on_beside_what_does(world: Any):
+    both = calls(WISH, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
+    async with world.open(both, says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write.")
+        assert [each.text for each in await house.results(run)] == ["1. [ ] x"]
+        first, second = await pending(house)
+        await answer(house, second, Answer.ALLOW)
+        waiting = await house.ended(run)
+        assert (waiting.status, sent) == (Status.WAITING, ["bob"])
+        await answer(house, first, Answer.DENY)
+        assert (await house.ended(run)).status is Status.DONE
+        assert sent == ["bob"]
+
+
+async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(world: Any):
+    slow = asyncio.Event()
+
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await slow.wait()
+        return "ready"
+
+    both = calls(WISH, ("ponder", "{}"))
+    async with world.open(both, says("Done."), tools=[mail(), ponder], policy=Policy.ASK) as house:
+        run = await house.ask("Write.")
+        await soon(lambda: pending(house))
+        await answer(house, (await pending(house))[0], Answer.ALLOW)
+        slow.set()
+        assert (await house.ended(run)).status is Status.DONE
+        assert sent == ["ada"]
+
+
+async def test_an_answer_counts_once_and_only_what_was_asked(world: Any):
+    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write.")
+        (asked,) = await pending(house)
+        with pytest.raises(Refused, match="answer allow or deny"):
+            await answer(house, asked, Answer.ADD)
+        await answer(house, asked, Answer.ALLOW)
+        with pytest.raises(Refused, match="already"):
+            await answer(house, asked, Answer.ALLOW)
+        with pytest.raises(NotFound, match="approvals list"):
+            await control.answer("01NONE", Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await house.ended(run)
+        assert sent == ["ada"]
+
+
+async def test_nobody_answered_in_time_is_a_no(world: Any):
+    """Shows: T12."""
+    brief = Limits(approval_seconds=0.01)
+    async with world.open(
+        calls(WISH), says("Then not."), tools=[mail()], policy=Policy.ASK, limits=brief
+    ) as house:
+        run = await house.run("Write.")
+        await soon(lambda: control.expire(house.ports, alive=lambda _: True))
+        assert (await house.ended(run)).status is Status.DONE
+        (refused,) = await refusals(house, run)
+        assert "nobody answered within 0.01 s" in refused["message"]
+        assert sent == []
+
+
+async def test_the_person_takes_their_time_not_the_runs(world: Any):
+    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write.", deadline_seconds=100)
+        before = (await house.now(run)).deadline_at
+        await asyncio.sleep(0.02)
+        await answer(house, (await pending(house))[0], Answer.DENY)
+        assert (await house.ended(run)).deadline_at > before
+
+
+async def test_a_session_that_waits_inside_a_call_is_busy(world: Any):
+    """Shows: C044."""
+    replies = [calls(WISH), says("First."), says("Second.")]
+    async with world.open(*replies, tools=[mail()], policy=Policy.ASK) as house:
+        first = await house.run("Write.")
+        session = await house.store.find(first.session_id)
+        second = await house.ask("And then?", session=session)
+        assert second.status is Status.QUEUED
+        assert await claim(second.id, house.ports) is Claim.BUSY
+        await answer(house, (await pending(house))[0], Answer.ALLOW)
+        assert [run.text for run in (await house.ended(first), await house.ended(second))] == [
+            "First.",
+            "Second.",
+        ]
+
+
+@pytest.mark.parametrize(("policy", "happens"), [(Policy.AUTO, ["ada"]), (Policy.DENY, [])])
+async def test_the_policy_can_answer_for_everyone(world: Any, policy: Policy, happens: list[str]):
+    async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=policy) as house:
+        run = await house.run("Write.")
+        assert (run.status, sent) == (Status.DONE, happens)
+        assert await pending(house) == []
+        if not happens:
+            assert "approvals = deny" in (await refusals(house, run))[0]["message"]
+
+
+def wish_for(path: Path, name: str = "read") -> tuple[str, str]:
+    asked = {"tool": name, "resource": str(path), "reason": "The task needs it."}
+    return "request_scope_expansion", json.dumps(asked)
+
+
+def reads(path: Path) -> tuple[str, str]:
+    return "read", json.dumps({"path": str(path)})
+
+
+async def test_allowed_once_is_used_up_by_the_first_call(world: Any):
+    """Shows: A090, A093, A094."""
+    secret = world.folder / "outside.txt"
+    secret.write_text("the answer")
+    script = [
+        calls(reads(secret)),
+        calls(wish_for(secret)),
+        calls(reads(secret)),
+        calls(reads(secret)),
+        says("Done."),
+    ]
+    async with world.open(*script, policy=Policy.AUTO) as house:
+        run = await house.run("Read it.")
+        (asked,) = await pending(house)
+        assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
+            "more", "read", str(secret), "The task needs it.",
+        )  # fmt: skip
+        await answer(house, asked, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        first, allowed, second, third = await house.results(run)
+        assert json.loads(first.text)["error"] == "out_of_scope"
+        assert "request_scope_expansion" in json.loads(first.text)["message"]
+        assert allowed.text.startswith("Allowed once")
+        assert (second.ok, second.text) == (True, "the answer")
+        assert not third.ok
+
+
+async def test_added_to_the_scope_stays_in_the_sessions_own_file(world: Any):
+    """Shows: A064, A093."""
+    other = world.folder / "other.txt"
+    other.write_text("more")
+    script = [
+        calls(wish_for(other)),
+        calls(reads(other)),
+        calls(reads(other)),
+        says("Done."),
+        calls(reads(other)),
+        says("Again."),
+    ]
+    async with world.open(*script) as house:
+        run = await house.run("Read it.")
+        await answer(house, (await pending(house))[0], Answer.ADD)
+        assert (await house.ended(run)).status is Status.DONE
+        assert [each.text for each in await house.results(run)][1:] == ["more", "more"]
+        preset = (Path(run.path).parent / "preset.md").read_text()
+        assert preset.count(str(other)) == 1
+        again = await house.run("Once more.", session=await house.store.find(run.session_id))
+        assert [each.text for each in await house.results(again)][-1] == "more"
+
+
+async def test_what_is_closed_for_good_is_not_even_asked(world: Any):
+    key = world.workspace / ".ssh" / "id"
+    script = [calls(wish_for(key)), calls(wish_for(world.workspace / "x", "todo")), says("Done.")]
+    async with world.open(*script) as house:
+        run = await house.run("Read it.")
+        assert run.status is Status.DONE
+        closed, senseless = await house.results(run)
+        assert "nobody can allow this here: always closed **/.ssh/**" in closed.text
+        assert "paths and commands" in senseless.text
+
+
+async def test_a_yes_for_one_scope_is_none_for_another(world: Any):
+    """Shows: T10."""
+    async with world.open(calls(WISH), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write.")
+        (asked,) = await pending(house)
+    world.agent("general", "tool_deny: [bash]\n")
+    async with world.open(says("Done."), tools=[mail()], policy=Policy.ASK) as house:
+        await answer(house, asked, Answer.ALLOW, alive=False)
+        waiting = await house.ended(run)
+        assert (waiting.status, sent) == (Status.WAITING, [])
+        (again,) = await pending(house)
+        assert again.id != asked.id
