@@ -1,7 +1,10 @@
 """What every test may lean on: one event loop, and an environment that holds nothing of this machine's user."""
 
 import os
+import random
+import string
 import sys
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -39,3 +42,67 @@ def isolated_env(tmp_path: Path) -> dict[str, str]:
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     kept["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), kept.get("PATH", os.defpath)))
     return kept | {name: str(tmp_path / folder) for name, folder in folders.items()}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Planted:
+    """A text with a secret in it: what stands around it stays, and the secret goes."""
+
+    before: str = ""
+    secret: str
+    after: str = ""
+
+    @property
+    def text(self) -> str:
+        return self.before + self.secret + self.after
+
+
+@pytest.fixture(scope="session")
+def planted() -> dict[str, Planted]:
+    """Keys of every known shape. They are made up here, so that no file of ours looks as if it held one."""
+    chance = random.Random(16)
+    letters, lower = string.ascii_letters + string.digits, "0123456789abcdef"
+    word, base64 = letters + "_-", letters + "+/"
+
+    def some(count: int, of: str = letters) -> str:
+        return "".join(chance.choices(of, k=count - 2)) + "7e"
+
+    tokens = {
+        "openai": f"sk-{some(48)}",
+        "openai project": f"sk-proj-{some(120, word)}",
+        "anthropic": f"sk-ant-api03-{some(95, word)}",
+        "github person": f"ghp_{some(36)}",
+        "github app": f"ghs_{some(36)}",
+        "github oauth": f"gho_{some(36)}",
+        "github fine": f"github_pat_{some(22)}_{some(59)}",
+        "gitlab": f"glpat-{some(20, word)}",
+        "slack": f"xoxb-{some(12, '0123456789')}-{some(24)}",
+        "aws id": f"AKIA{some(16, 'ABCDEFGHIJKLMNOP').upper()}",
+        "aws session": f"ASIA{some(16, 'ABCDEFGHIJKLMNOP').upper()}",
+        "google": f"AIza{some(35, word)}",
+        "stripe": f"sk_live_{some(24)}",
+        "stripe restricted": f"rk_live_{some(24)}",
+        "npm": f"npm_{some(36)}",
+        "pypi": f"pypi-AgEIcHlwaS5vcmc{some(70, word)}",
+        "hugging face": f"hf_{some(34)}",
+        "jwt": f"eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxIn0.{some(43, word)}",
+        "digitalocean": f"dop_v1_{some(64, lower)}",
+        "sendgrid": f"SG.{some(22, word)}.{some(43, word)}",
+    }
+    armour = "-----{} RSA PRIVATE KEY-----"
+    body = "\n".join(some(64, base64) for _ in range(12))
+    key = f"{armour.format('BEGIN')}\n{body}\n{armour.format('END')}"
+    return {name: Planted(secret=token) for name, token in tokens.items()} | {
+        "telegram": Planted(before="bot 123456789:", secret=f"AA{some(33, word)}"),
+        "aws secret": Planted(before="aws_secret_access_key = ", secret=some(40, base64)),
+        "url": Planted(before="https://bob:", secret="c0rrect-horse", after="@example.org/x"),
+        "bearer": Planted(before="Authorization: Bearer ", secret=some(32)),
+        "basic": Planted(before="Authorization: Basic ", secret=some(24)),
+        "azure": Planted(
+            before="AccountName=x;AccountKey=", secret=f"{some(86, base64)}==", after=";Endpoint"
+        ),
+        "settings": Planted(before="DB_PASSWORD=", secret="hunter2-hunter2", after="\n"),
+        "quoted": Planted(before='export API_KEY="', secret=some(20), after='"'),
+        "private key": Planted(secret=key),
+        "cut private key": Planted(secret=key[:300]),
+    }

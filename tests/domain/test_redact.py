@@ -1,8 +1,11 @@
 """Redaction: no form of a secret passes, however it is cut."""
 
 import base64
+import json
+from typing import Any
 from urllib.parse import quote
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -47,3 +50,113 @@ def test_words_without_a_secret_come_through_unchanged(pieces: list[str]):
 
 def test_a_value_too_short_to_be_a_secret_takes_no_words_with_it():
     assert Redactor(["the"])("the end") == "the end"
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2])
+def test_a_secret_within_a_longer_value_in_base64_is_found_wherever_it_stands(shift: int):
+    """Shows: X11."""
+    encoded = base64.b64encode(b"u" * shift + SECRET.encode() + b":and more").decode()
+    assert "[secret of" in Redactor([SECRET])(f"Authorization: {encoded}")
+
+
+def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[str, Any]):
+    """Shows: X09, X16."""
+    redact = Redactor([])
+    for name, each in planted.items():
+        once = redact(f"before {each.text} after")
+        assert once == f"before {each.before}[secret of {len(each.secret)} characters]{each.after} after", (
+            name
+        )
+        assert redact(once) == once, name
+
+
+def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict[str, Any]):
+    """Arguments of a call are JSON: a line end is two letters there. Shows: X09."""
+    redact = Redactor([])
+    for name, each in planted.items():
+        for around in ("{}", "({})", '"{}"', "see:{},", "\n{}\n", "é{}é", "key={};"):
+            said = json.dumps({"text": around.format(each.text)})
+            kept = redact(said)
+            assert json.dumps(each.secret)[1:-1] not in kept, (name, around)
+            assert "[secret of" in json.loads(kept)["text"], (name, around)
+
+
+def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted: dict[str, Any]):
+    """Shows: X11."""
+    redact = Redactor([SECRET])
+    for name, each in planted.items():
+        text = f"key: {each.text} and {SECRET}."
+        whole = redact(text)
+        for cut in range(len(text)):
+            veil = Veil(redact)
+            assert veil.shown(text[:cut]) + veil.shown(text[cut:]) + veil.rest() == whole, (name, cut)
+        veil = Veil(redact)
+        told = [veil.shown(char) for char in text]
+        assert "".join(told) + veil.rest() == whole, name
+
+
+@given(
+    pieces=st.lists(
+        st.one_of(
+            st.text(max_size=6),
+            st.sampled_from(
+                ["sk-", "ghp_", "AKIA", "://", ":", "@", "Bearer ", "KEY=", "a1" * 12, "\\n", "eyJ", "."]
+            ),
+            st.sampled_from(
+                ["-----BEGIN PRIVATE KEY-----", "-----END PRIVATE KEY-----", SECRET, SECRET[:9], "-", " "]
+            ),
+        ),
+        max_size=14,
+    )
+)
+def test_pieces_always_show_what_the_whole_would(pieces: list[str]):
+    """Shows: X11."""
+    redact, veil = Redactor([SECRET]), None
+    veil = Veil(redact)
+    assert "".join(map(veil.shown, pieces)) + veil.rest() == redact("".join(pieces))
+
+
+@given(
+    st.lists(
+        st.sampled_from(
+            ["sk-", "ghp_", "a1" * 18, "://", "x:", "longpass1", "@", " ", "TOKEN=", "Bearer ", "."]
+        )
+    )
+)
+def test_redacting_shapes_twice_changes_nothing(pieces: list[str]):
+    """Shows: X16."""
+    once = Redactor([])("".join(pieces))
+    assert Redactor([])(once) == once
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "keys begin with sk-, ghp_, AKIA or eyJ; see https://example.org:8080/a@b and mailto:bob@example.org",
+        "commit 9fceb02d0ae598e95dc970b74767f19372d61af8",
+        "id 01890a5d-ac96-774b-bcce-b302099a8057, 550e8400-e29b-41d4-a716-446655440000",
+        '"integrity": "sha512-v2kDEe57lecTulaDIuNTPy3Ry4gLGJ6Z1O3vE1krgXZNrsQ+LFTGHVxVjcXPs17LhbZVGedAJv8XZ1tvj5FvSg=="',
+        "--hash=sha256:b1f6b5d0a5d6b1d0f9b0d0f6e9c8f8b7b3a2c1d0e9f8a7b6c5d4e3f2a1b0c9d8",
+        '<img src="data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4//8/w38">',
+        'KEY_SHAPE = re.compile(r"\\b(?:sk|pk|key)-[A-Za-z0-9_*.-]{6,}|ghp_[A-Za-z0-9]{36}")',
+        'password = os.environ["PASSWORD"]; TOKEN=$(cat token); API_KEY=${OTHER_API_KEY}; KEY=base64.b64decode(value1)',
+        "postgres://user:${PASSWORD}@db/x postgres://user:<password>@db https://user:****@host",
+        "Bearer authentication is described below; Basic understanding of it helps; the bearer of this-long-sentence",
+        ".sk-fading-circle .sk-circle-before-animation-delay { } npm_config_registry npm_package_version_number",
+        "import AKIAIOSFODNN from somewhere; task-1234567890abcdefghijklmnop risk-assessment-1234567890abcdef",
+        "-----BEGIN CERTIFICATE-----\nMIIDdzCCAl+gAwIBAgIEAgAAuTANBgkqhkiG9w0BAQUFADBaMQswCQYD\n-----END CERTIFICATE-----",
+        "-----BEGIN PUBLIC KEY-----\nMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE\n-----END PUBLIC KEY-----",
+        "//# sourceMappingURL=data:application/json;base64,eyJ2ZXJzaW9uIjozLCJzb3VyY2VzIjpbXX0=",
+    ],
+)
+def test_what_only_looks_a_little_like_a_key_stays(text: str):
+    """Shows: X16."""
+    assert Redactor([])(text) == text
+    veil = Veil(Redactor([]))
+    assert "".join(map(veil.shown, text)) + veil.rest() == text
+
+
+def test_a_text_that_never_ends_its_key_is_not_held_back_for_ever():
+    veil = Veil(Redactor([]))
+    told = sum(len(veil.shown("a" * 1000)) for _ in range(40)) if veil.shown("eyJ") == "" else 0
+    assert told > 10_000

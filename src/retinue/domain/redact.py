@@ -1,20 +1,27 @@
 """Redaction: secrets leave a text before it is stored, logged or told."""
 
 import base64
+import json
 from collections.abc import Iterable
-from urllib.parse import quote
+from urllib.parse import quote, quote_plus
+
+from retinue.domain import shapes
 
 SHORTEST = 8
 """A shorter value would take ordinary words with it."""
+_AROUND = 16
+"""So many characters before a text can change what it is taken for."""
 
 
 class Redactor:
-    """Replaces each secret, also where it is written in base64 or for a URL. Doing it twice changes nothing."""
+    """Replaces each secret it knows, also where it is written in base64 or for a URL, and whatever has the shape of a
+    key. Doing it twice changes nothing."""
 
-    __slots__ = ("_forms",)
+    __slots__ = ("_by_first", "_forms")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._forms: tuple[str, ...] = ()
+        self._by_first: dict[str, list[str]] = {}
         for secret in secrets:
             self.learn(secret)
 
@@ -23,47 +30,93 @@ class Redactor:
         if len(secret) >= SHORTEST and secret not in self._forms:
             forms = {*self._forms, *_forms(secret)}
             self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+            self._by_first = {}
+            for form in self._forms:
+                self._by_first.setdefault(form[0], []).append(form)
 
     def __call__(self, text: str) -> str:
+        return _without(self.values(text))
+
+    def values(self, text: str) -> str:
+        """The text without the values that are known."""
         for form in self._forms:
             if form in text:
-                text = text.replace(form, f"[secret of {len(form)} characters]")
+                text = text.replace(form, _mark(len(form)))
         return text
 
     def undecided(self, text: str) -> int:
-        """How many characters at the end may be the beginning of a secret that goes on."""
-        most = 0
-        for form in self._forms:
-            at = text.find(form[0], max(0, len(text) - len(form) + 1))
-            while at >= 0:
-                if form.startswith(text[at:]):
-                    most = max(most, len(text) - at)
-                    break
-                at = text.find(form[0], at + 1)
-        return most
+        """How many characters at the end may be the beginning of a known value that goes on."""
+        longest = len(self._forms[0]) - 1 if self._forms else 0
+        for at in range(max(0, len(text) - longest), len(text)):
+            forms = self._by_first.get(text[at])
+            if forms and any(form.startswith(text[at:]) for form in forms):
+                return len(text) - at
+        return 0
 
 
 class Veil:
-    """A redactor for words that come in pieces: what may be the beginning of a secret waits for what follows."""
+    """A redactor for words that come in pieces: what may be the beginning of a secret waits for what follows.
+    First the values, then the shapes in what that leaves: together they show what the whole text would."""
 
-    __slots__ = ("_held", "_redact")
+    __slots__ = ("_before", "_held", "_redact", "_waiting")
 
     def __init__(self, redact: Redactor) -> None:
         self._redact = redact
         self._held = ""
+        self._waiting = ""
+        self._before = ""
 
     def shown(self, piece: str) -> str:
-        text = self._redact(self._held + piece)
+        text = self._redact.values(self._held + piece)
         kept = len(text) - self._redact.undecided(text)
         self._held = text[kept:]
-        return text[:kept]
+        return self._shapeless(text[:kept])
 
     def rest(self) -> str:
-        """Nothing follows: what waited was no secret."""
+        """Nothing follows: what waited is whole."""
         held, self._held = self._held, ""
-        return held
+        text, start = self._before + self._waiting + held, len(self._before)
+        self._waiting = self._before = ""
+        return _without(text, start)
+
+    def _shapeless(self, piece: str) -> str:
+        text, start = self._before + self._waiting + piece, len(self._before)
+        found = shapes.spans(text, start)
+        end = shapes.undecided(text, found, start)
+        shown = _cut(text, [span for span in found if span[1] <= end], start, end)
+        self._waiting = text[end:]
+        self._before = text[max(0, end - _AROUND) : end]
+        return shown
+
+
+def _without(text: str, start: int = 0) -> str:
+    found = shapes.spans(text, start)
+    return _cut(text, found, start, len(text)) if found or start else text
+
+
+def _cut(text: str, found: list[shapes.Span], start: int, end: int) -> str:
+    """The text from start to end, with a mark in the place of each secret."""
+    if not found:
+        return text[start:end]
+    pieces: list[str] = []
+    for begin, after in found:
+        pieces += (text[start:begin], _mark(after - begin))
+        start = after
+    return "".join([*pieces, text[start:end]])
+
+
+def _mark(length: int) -> str:
+    return f"[secret of {length} characters]"
 
 
 def _forms(secret: str) -> set[str]:
-    encoded = base64.b64encode(secret.encode("utf-8", "surrogatepass")).decode().rstrip("=")
-    return {secret, quote(secret, safe="", errors="replace"), encoded}
+    """A secret as texts hold it: itself, in JSON, in a URL, and in base64 wherever in a longer value it stands."""
+    raw = secret.encode("utf-8", "surrogatepass")
+    url = quote(secret, safe="", errors="replace")
+    forms = {secret, json.dumps(secret)[1:-1], url, url.lower(), quote_plus(secret, errors="replace")}
+    for shift in range(3):
+        encoded = base64.b64encode(b"\0" * shift + raw).decode()
+        # What its neighbours decide too is left out: 0, 2 or 3 characters before, and at most one after.
+        inner = encoded[(0, 2, 3)[shift] : (shift + len(raw)) * 8 // 6]
+        forms |= {inner, inner.replace("+", "-").replace("/", "_")}
+    return {form for form in forms if len(form) >= SHORTEST}
