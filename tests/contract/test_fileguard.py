@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.rule import below
+from retinue.domain.rule import below, literal
 from retinue.domain.scope import DEFAULT_DENY, Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.fileguard import GuardedFiles
@@ -298,15 +298,28 @@ def test_a_name_that_would_mislead_is_written_out_in_a_sentence(ws: Path):
         guarded(ws).read("a\u202eb\x1b[31m")
 
 
-def test_a_link_of_a_denied_name_is_refused_wherever_its_content_lies(ws: Path):
-    """A hard link has no other name than its own: the denied name is refused, an allowed one is not.
+def test_a_file_with_several_names_is_not_read_but_where_installers_make_them(ws: Path, opener: Opener):
+    """A hard link has no other name than its own, and the file's others may be denied.
 
     Shows: F07."""
-    os.link(ws / "readme.md", ws / "sub/.env2")
+    os.link(ws / ".env", ws / "envhard")
+    os.link(ws.parent / "outside/secret", ws / "hard")
+    store = ws / ".venv/lib/site-packages/x.py"
+    store.parent.mkdir(parents=True)
+    os.link(ws / "readme.md", store)
+    files = guarded(ws, opener)
+    for path in ("envhard", "hard", "readme.md"):
+        with pytest.raises(OutOfScope, match=r"has 2 names \(hard links\)") as refused:
+            files.read(path)
+        assert refused.value.error == "hard_link"
+        with pytest.raises(OutOfScope):
+            files.judge(path, "read")
+    assert files.read(".venv/lib/site-packages/x.py").data == b"inside\n"
+    named = Scope(read=(below(str(ws)), literal(f"{ws}/readme.md")), deny=DEFAULT_DENY, root=str(ws))
+    assert GuardedFiles(named, opener=opener).read("readme.md").data == b"inside\n"
     os.link(ws / "readme.md", ws / "src/.env")
-    assert guarded(ws).read("sub/.env2").data == b"inside\n"
-    with pytest.raises(OutOfScope):
-        guarded(ws).read("src/.env")
+    with pytest.raises(OutOfScope, match="deny"):
+        files.read("src/.env")
 
 
 def test_a_list_shows_links_as_links_and_leaves_out_what_is_denied(ws: Path, opener: Opener):

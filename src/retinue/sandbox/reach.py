@@ -4,6 +4,7 @@ import unicodedata
 from dataclasses import dataclass
 from functools import lru_cache
 
+from retinue.domain.ceiling import Wish
 from retinue.domain.rule import unescaped
 from retinue.domain.scope import Scope
 
@@ -37,12 +38,13 @@ def components(path: str) -> tuple[str, ...]:
     return tuple(part for part in path.split("/") if part not in ("", "."))
 
 
-def anchor_of(scope: Scope, parts: tuple[str, ...]) -> tuple[str, ...] | None:
-    """The workspace if the path is below it in words, else the longest folder a read pattern names around it."""
+def anchor_of(scope: Scope, parts: tuple[str, ...], wish: Wish = "read") -> tuple[str, ...] | None:
+    """The workspace if the path is below it in words, else the longest folder that a pattern names around it."""
     root = components(scope.root)
     if parts[: len(root)] == root:
         return root
-    around = [found.anchor for found in map(reach, scope.read) if parts[: len(found.anchor)] == found.anchor]
+    patterns = scope.patterns(wish, "/" + "/".join(parts))
+    around = [found.anchor for found in map(reach, patterns) if parts[: len(found.anchor)] == found.anchor]
     return max(around, key=len, default=None)
 
 
@@ -51,7 +53,7 @@ def may_hold(scope: Scope, real: str) -> bool:
     if is_denied(scope, real):
         return False
     parts = components(real)
-    return any(_meets(found, parts) for found in map(reach, scope.read))
+    return any(_meets(found, parts) for found in map(reach, scope.patterns("read", real)))
 
 
 def is_denied(scope: Scope, real: str) -> bool:
@@ -59,7 +61,16 @@ def is_denied(scope: Scope, real: str) -> bool:
 
 
 def is_readable(scope: Scope, real: str) -> bool:
-    return not is_denied(scope, real) and any(scope.path(form, "read").ok for form in forms(real))
+    return objection(scope, real, "read") is None
+
+
+def objection(scope: Scope, real: str, wish: Wish) -> str | None:
+    """The rule that refuses a name, or None. It may be allowed in any of its forms, and must be denied in none."""
+    verdicts = [scope.path(form, wish) for form in forms(real)]
+    refused = next((each.rule for each in verdicts if not each.ok), None)
+    if refused is None or len(verdicts) == 1:
+        return refused
+    return None if any(each.ok for each in verdicts) and not is_denied(scope, real) else refused
 
 
 def forms(real: str) -> tuple[str, ...]:
