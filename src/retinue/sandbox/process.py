@@ -1,0 +1,253 @@
+"""Runs a cell: takes in what it writes, ends all of it in time or when nobody waits any more, and leaves nothing behind."""
+
+import asyncio
+import fcntl
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Coroutine
+from contextlib import suppress
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, TypeVar
+
+from retinue.errors import Failed
+from retinue.sandbox.cell import Cell, nothing_left
+from retinue.sandbox.launch import descendants
+from retinue.sandbox.output import Keep, Output
+
+T = TypeVar("T")
+
+PATIENCE = 1.5
+"""Seconds that the program which holds a command has to end all of it before it is killed itself."""
+
+_PIECE = 1_000_000
+_STATUS = 64_000
+_PIPE = 256_000
+"""A command that writes much is woken seldom."""
+_LOOK = 0.01
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """What came of a cell."""
+
+    exit: int | None
+    """None: the command did not end by itself, or was never started."""
+    output: Output
+    ms: int
+    timed_out: bool = False
+    killed: bool = False
+    """Somebody else ended it, or the kernel did."""
+    notes: tuple[str, ...] = ()
+
+
+async def run(cell: Cell, seconds: float, keep: Keep | None = None) -> Ended:
+    """Returns, or raises, when nothing of the command lives. A cancellation ends the command first, then passes."""
+    started = perf_counter()
+    held = _Held(cell, Output(keep))
+    timed_out = False
+    try:
+        async with asyncio.timeout(seconds):
+            await held.left()
+    except TimeoutError:
+        timed_out = True
+    finally:
+        notes = await to_the_end(held.over())
+    exit_code = None if timed_out else held.exit
+    ms = round((perf_counter() - started) * 1000)
+    return Ended(
+        exit=exit_code,
+        output=held.output,
+        ms=ms,
+        timed_out=timed_out,
+        killed=held.killed,
+        notes=notes,
+    )
+
+
+async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
+    """The work is done even if whoever waits for it is cancelled; the cancellation passes when it is."""
+    task = asyncio.ensure_future(work)
+    cancelled: asyncio.CancelledError | None = None
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError as error:
+            if task.cancelled():
+                raise
+            cancelled = error
+    if cancelled is not None:
+        raise cancelled
+    return task.result()
+
+
+class _Held:
+    """A cell that was started. The pipes are read on the loop; the loop's own thread starts the program, because a
+    program that asked to die with its parent dies with the thread that started it."""
+
+    def __init__(self, cell: Cell, output: Output) -> None:
+        self.output = output
+        self.exit: int | None = None
+        self._cell = cell
+        self._loop = asyncio.get_running_loop()
+        self._said = bytearray()
+        self._inside: int | None = None
+        """A descriptor of the first process inside, when the program that holds it told of one."""
+        self._process, self._out, self._status = _started(cell)
+        self._gone = self._loop.create_task(_exited(self._process))
+        self._loop.add_reader(self._out, self._hear)
+        self._loop.add_reader(self._status, self._learn)
+
+    @property
+    def killed(self) -> bool:
+        return (self._process.returncode or 0) < 0
+
+    async def left(self) -> None:
+        """Until the program that holds the command has left."""
+        await asyncio.shield(self._gone)
+
+    async def over(self) -> tuple[str, ...]:
+        """Ends what still lives, takes in the last words, and says what had to be put right."""
+        try:
+            if not self._gone.done():
+                await self._ended()
+            await self._gone
+            # What the program held dies with it, by the kernel's hand; this is where that is waited for.
+            if self._inside is not None:
+                await _readable(self._inside, PATIENCE)
+        finally:
+            self._close()
+        after = self._cell.after
+        return () if after is nothing_left else await asyncio.to_thread(after)
+
+    async def _ended(self) -> None:
+        if self._cell.end is not signal.SIGKILL:
+            self._process.send_signal(self._cell.end)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE):
+                    await asyncio.shield(self._gone)
+        if not self._gone.done():
+            _kill_all(self._process)
+
+    def _hear(self) -> bool:
+        """False when there is no more, now or for ever."""
+        try:
+            piece = os.read(self._out, _PIECE)
+        except BlockingIOError:
+            return False
+        if piece:
+            self.output.take(piece)
+        else:
+            self._loop.remove_reader(self._out)
+        return bool(piece)
+
+    def _learn(self) -> bool:
+        """One JSON object a line: `child-pid` when the command's first process is there, `exit-code` at its end."""
+        try:
+            piece = os.read(self._status, _STATUS)
+        except BlockingIOError:
+            return False
+        if not piece or len(self._said) > _STATUS:
+            self._loop.remove_reader(self._status)
+            return False
+        self._said += piece
+        *lines, rest = bytes(self._said).split(b"\n")
+        self._said = bytearray(rest)
+        for line in lines:
+            with suppress(ValueError, KeyError, TypeError):
+                self._told(json.loads(line))
+        return True
+
+    def _told(self, facts: dict[str, Any]) -> None:
+        if "exit-code" in facts:
+            self.exit = int(facts["exit-code"])
+        if "child-pid" in facts and self._inside is None:
+            with suppress(OSError, AttributeError):
+                self._inside = os.pidfd_open(int(facts["child-pid"]))
+
+    def _close(self) -> None:
+        for read in (self._hear, self._learn):
+            while read():
+                pass
+        for fd in (self._out, self._status):
+            self._loop.remove_reader(fd)
+            os.close(fd)
+        if self._inside is not None:
+            os.close(self._inside)
+        self.output.close()
+
+
+def _started(cell: Cell) -> tuple["subprocess.Popen[bytes]", int, int]:
+    """The program, and the reading ends of its output and of its reports. Both streams are one pipe, so they come
+    in the order they were written; whatever else is open here is closed to it."""
+    out, out_there = os.pipe()
+    status, status_there = os.pipe()
+    argv = (*cell.argv[: cell.head], "--json-status-fd", str(status_there), *cell.argv[cell.head :])
+    try:
+        process = subprocess.Popen(  # noqa: S603  (the words come from a cell, one by one, through no shell)
+            argv,
+            stdin=subprocess.DEVNULL,
+            stdout=out_there,
+            stderr=out_there,
+            env=dict(cell.env),
+            cwd=cell.cwd,
+            pass_fds=(*cell.fds, status_there),
+            start_new_session=True,
+        )
+    except OSError as error:
+        os.close(out)
+        os.close(status)
+        raise Failed(f"the command was not run: {argv[0]} cannot be started ({error.strerror})") from error
+    finally:
+        for fd in (out_there, status_there, *cell.fds):
+            os.close(fd)
+    os.set_blocking(out, False)
+    os.set_blocking(status, False)
+    with suppress(OSError):
+        fcntl.fcntl(out, fcntl.F_SETPIPE_SZ, _PIPE)
+    return process, out, status
+
+
+async def _exited(process: "subprocess.Popen[bytes]") -> None:
+    """Asked of the kernel once, and the process is reaped; no thread waits for it."""
+    try:
+        fd = os.pidfd_open(process.pid)
+    except (OSError, AttributeError):
+        while process.poll() is None:  # noqa: ASYNC110  (a kernel without descriptors of processes)
+            await asyncio.sleep(_LOOK)
+        return
+    try:
+        await _readable(fd)
+    finally:
+        os.close(fd)
+    process.wait()
+
+
+async def _readable(fd: int, seconds: float | None = None) -> None:
+    loop = asyncio.get_running_loop()
+    seen: asyncio.Future[None] = loop.create_future()
+
+    def settle() -> None:
+        loop.remove_reader(fd)
+        if not seen.done():
+            seen.set_result(None)
+
+    loop.add_reader(fd, settle)
+    try:
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await seen
+    finally:
+        loop.remove_reader(fd)
+
+
+def _kill_all(process: "subprocess.Popen[bytes]") -> None:
+    """It is stopped first, so that it starts nothing while its descendants are looked for."""
+    process.send_signal(signal.SIGSTOP)
+    left = descendants(process.pid)
+    process.kill()
+    for pid in left:
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(pid, signal.SIGKILL)
