@@ -83,7 +83,7 @@ class Veil:
         text, start = self._before + self._waiting + piece, len(self._before)
         found = shapes.spans(text, start)
         end = shapes.undecided(text, found, start)
-        shown = _cut(text, [span for span in found if span[1] <= end], start, end)
+        shown = _cut(text, [each for each in found if each.end <= end], start, end)
         self._waiting = text[end:]
         self._before = text[max(0, end - _AROUND) : end]
         return shown
@@ -99,7 +99,7 @@ def _cut(text: str, found: list[shapes.Span], start: int, end: int) -> str:
     if not found:
         return text[start:end]
     pieces: list[str] = []
-    for begin, after in found:
+    for _, begin, after in found:
         pieces += (text[start:begin], _mark(after - begin))
         start = after
     return "".join([*pieces, text[start:end]])

@@ -4,7 +4,10 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
+from typing import NamedTuple
 
+_RUN_OF = 20
+"""No shape but those of URLs and private keys is without so many characters in a row that a word could have."""
 LONGEST = 26_000
 """No shape is longer. So much of a stream is held back at most."""
 
@@ -26,6 +29,8 @@ class Run:
     most: int
     secret: bool = False
     """Only this much of the shape is a secret; what names it stays."""
+    gives: bool = False
+    """It may give back what it took, for the part that follows."""
     lazy: bool = False
 
 
@@ -39,9 +44,14 @@ class Look:
 Part = str | Run | Look
 Shape = tuple[Part, ...]
 
-_DIGIT = Look(r"(?=[A-Za-z_-]*\d)")
-"""Names in code begin like keys too, and have no digit."""
-_MIXED = Look(rf"(?=[{_VALUE}]*\d)(?=[{_VALUE}]*[A-Za-z])")
+
+def _digit(chars: str) -> Look:
+    """Names in code begin like keys too, and have no digit."""
+    return Look(rf"(?=[{chars}]{{0,512}}\d)")
+
+
+def _mixed(chars: str) -> Look:
+    return Look(rf"(?=[{chars}]{{0,512}}\d)(?=[{chars}]{{0,512}}[A-Za-z])")
 
 
 def _ends(chars: str) -> Look:
@@ -49,17 +59,17 @@ def _ends(chars: str) -> Look:
 
 
 _TOKENS: tuple[Shape, ...] = (
-    ("sk-ant-", _DIGIT, Run(_WORD, 16, 512)),
-    ("sk-proj-", _DIGIT, Run(_WORD, 16, 512)),
-    ("sk-svcacct-", _DIGIT, Run(_WORD, 16, 512)),
-    ("sk-admin-", _DIGIT, Run(_WORD, 16, 512)),
+    ("sk-ant-", _digit(_WORD), Run(_WORD, 16, 512)),
+    ("sk-proj-", _digit(_WORD), Run(_WORD, 16, 512)),
+    ("sk-svcacct-", _digit(_WORD), Run(_WORD, 16, 512)),
+    ("sk-admin-", _digit(_WORD), Run(_WORD, 16, 512)),
     ("sk-or-v1-", Run("a-f0-9", 32, 128)),
-    ("sk-", Look(r"(?=[A-Za-z]*\d)"), Run(_LETTERS, 20, 256)),
+    ("sk-", _digit(_LETTERS), Run(_LETTERS, 20, 256)),
     ("gh", Run("pousr", 1, 1), "_", Run(_LETTERS, 30, 255)),
     ("github_pat_", Run(_LETTERS + "_", 22, 255)),
     ("glpat-", Run(_WORD, 20, 255)),
-    ("xox", Run("abeoprs", 1, 1), "-", _DIGIT, Run(_LETTERS + r"\-", 15, 255)),
-    ("xapp-", _DIGIT, Run(_LETTERS + r"\-", 20, 255)),
+    ("xox", Run("abeoprs", 1, 1), "-", _digit(_LETTERS + r"\-"), Run(_LETTERS + r"\-", 15, 255)),
+    ("xapp-", _digit(_LETTERS + r"\-"), Run(_LETTERS + r"\-", 20, 255)),
     ("AKIA", Run("A-Z0-9", 16, 16), _ends(_LETTERS)),
     ("ASIA", Run("A-Z0-9", 16, 16), _ends(_LETTERS)),
     ("AIza", Run(_WORD, 30, 45), _ends(_WORD)),
@@ -71,7 +81,7 @@ _TOKENS: tuple[Shape, ...] = (
     ("npm_", Run(_LETTERS, 30, 64), _ends(_LETTERS)),
     ("pypi-AgE", Run(_WORD, 30, 1024)),
     ("hf_", Run(_LETTERS, 30, 64), _ends(_LETTERS)),
-    ("eyJ", Run(_WORD, 10, 8192), ".eyJ", Run(_WORD, 8, 8192), ".", Run(_WORD, 10, 8192)),
+    ("eyJ", Run(_WORD, 10, 1024), ".eyJ", Run(_WORD, 8, 8192), ".", Run(_WORD, 10, 1024)),
     ("do", Run("opr", 1, 1), "_v1_", Run("a-f0-9", 32, 128)),
     ("SG.", Run(_WORD, 16, 64), ".", Run(_WORD, 16, 128)),
     (Look(r"(?<=\d{8}:)"), "AA", Run(_WORD, 33, 33), _ends(_WORD)),
@@ -85,32 +95,34 @@ _TOKENS: tuple[Shape, ...] = (
 
 _QUOTE = Run("\"' \\t:=\\\\", 1, 8)
 _AWS: Shape = (Run(_BASE64, 40, 40, secret=True), _ends(_BASE64))
-_ASSIGNED: Shape = (
-    Run("\\\\\"'", 0, 2),
-    _MIXED,
-    Run(_VALUE, 12, 512, secret=True),
-    Look(rf"(?![{_VALUE}(\[{{])"),
-)
-"""As a file of settings says it. A call or a reference to something else is no value."""
-_BEARER: Shape = (Look(rf"(?=[{_WORD}.~+/=]*\d)"), Run(_WORD + ".~+/=", 16, 8192, secret=True))
-_ARMOUR = Run("A-Z0-9 ", 0, 32)
+
+
+def _assigned(name: str) -> Shape:
+    """As a file of settings says it. A call or a reference to something else is no value."""
+    least = max(12, _RUN_OF - len(name))
+    value = Run(_VALUE, least, 512, secret=True)
+    return (name, Run("\\\\\"'", 0, 2), _mixed(_VALUE), value, Look(rf"(?![{_VALUE}(\[{{])"))
+
+
+_BEARER: Shape = (_digit(_WORD + ".+/="), Run(_WORD + ".+/=", 20, 8192, secret=True))
+_ARMOUR = Run("A-Z0-9 ", 0, 32, gives=True)
 
 _NAMED: tuple[Shape, ...] = (
     ("Bearer", Run(" ", 1, 4), *_BEARER),
     ("bearer", Run(" ", 1, 4), *_BEARER),
-    ("Basic ", Look(rf"(?=[{_LETTERS}+/]*[\d=])"), Run(_BASE64, 16, 1024, secret=True)),
-    ("api-key: ", _MIXED, Run(_WORD + ".", 16, 512, secret=True)),
+    ("Basic ", Look(rf"(?=[{_LETTERS}+/]{{0,512}}[\d=])"), Run(_BASE64, 20, 1024, secret=True)),
+    ("api-key: ", _mixed(_WORD + "."), Run(_WORD + ".", 20, 512, secret=True)),
     ("secret_access_key", _QUOTE, *_AWS),
     ("SECRET_ACCESS_KEY", _QUOTE, *_AWS),
     ("SecretAccessKey", _QUOTE, *_AWS),
     ("secretAccessKey", _QUOTE, *_AWS),
     ("AccountKey=", Run(_BASE64, 40, 128, secret=True)),
     ("SharedAccessKey=", Run(_BASE64, 40, 128, secret=True)),
-    ("PASSWORD=", *_ASSIGNED),
-    ("PGPASSWORD=", *_ASSIGNED),
-    ("SECRET=", *_ASSIGNED),
-    ("TOKEN=", *_ASSIGNED),
-    ("KEY=", *_ASSIGNED),
+    _assigned("PASSWORD="),
+    _assigned("PGPASSWORD="),
+    _assigned("SECRET="),
+    _assigned("TOKEN="),
+    _assigned("KEY="),
 )
 """Values that the words before them give away."""
 
@@ -124,10 +136,11 @@ _URL: Shape = (
 )
 _URL_LONGEST = 3 + 128 + 1 + 256
 
+_KEY_LONGEST = 16_384
 _BEGIN: Shape = ("-----BEGIN ", _ARMOUR, "PRIVATE KEY", Run("A-Z ", 0, 8), "-----")
 _WHOLE: Shape = (
     *_BEGIN,
-    Run(r"\s\S", 1, 16_384, lazy=True),
+    Run(r"\s\S", 1, _KEY_LONGEST, lazy=True),
     "-----END ",
     _ARMOUR,
     "PRIVATE KEY",
@@ -137,11 +150,12 @@ _WHOLE: Shape = (
 
 
 def _expression(shape: Shape) -> str:
-    """The whole shape. No run gives back what it took, except where it is lazy or the next part needs it."""
+    """The whole shape. A run that gives nothing back cannot make a long text slow."""
     found = ""
     for part in shape:
         if isinstance(part, Run):
-            many = f"[{part.chars}]{{{part.least},{part.most}}}{'?' if part.lazy else ''}"
+            greed = "?" if part.lazy else "" if part.gives else "+"
+            many = f"[{part.chars}]{{{part.least},{part.most}}}{greed}"
             found += f"({many})" if part.secret else many
         else:
             found += part.text if isinstance(part, Look) else re.escape(part)
@@ -204,11 +218,19 @@ def _url() -> re.Pattern[str]:
 
 
 @cache
-def _key() -> re.Pattern[str]:
-    """A private key with its end, or, where it was cut, its lines as far as they go."""
-    between, header = r"(?:\\[nr]|[\s>|\"'+])", r"[A-Za-z][A-Za-z-]{2,20}: [^\n\\]{1,80}"
-    lines = rf"(?:{between}*(?:{header}|[{_BASE64}]{{16,100}}))*(?:{between}*(?=[A-Za-z]*[0-9+/=])[{_BASE64}]{{1,15}})?"
-    return re.compile(f"{_expression(_WHOLE)}|{_expression(_BEGIN)}{lines}")
+def _whole_key() -> re.Pattern[str]:
+    return re.compile(_expression(_WHOLE))
+
+
+@cache
+def _cut_key() -> re.Pattern[str]:
+    """A private key whose end is missing: its lines as far as they go."""
+    between, header = r"(?:\\[nr]|[\s>|\"'+])", r"[A-Za-z][A-Za-z-]{2,20}: (?:(?!-----)[^\n\\]){1,80}"
+    line, last = (
+        rf"{between}*+(?:{header}|[{_BASE64}]{{16,100}})",
+        rf"{between}*(?=[A-Za-z]*[0-9+/=])[{_BASE64}]{{1,15}}",
+    )
+    return re.compile(f"{_expression(_BEGIN)}(?:{line})*(?:{last})?")
 
 
 @cache
@@ -217,9 +239,8 @@ def _opening() -> re.Pattern[str]:
     return re.compile(rf"(?:{_EDGE}(?:{worded})|{others})\Z")
 
 
-_RUN_OF = 20
 _MASK = bytes(
-    0x61 if chr(code).isascii() and (chr(code).isalnum() or chr(code) in "_-.+/=\"'\\") else 0x20
+    0x61 if code < 0x80 and (chr(code).isalnum() or chr(code) in "_-.+/=\"'\\!@#%^&*~") else 0x20  # noqa: PLR2004  (ASCII)
     for code in range(256)
 )
 _RUN = b"a" * _RUN_OF
@@ -228,7 +249,13 @@ _BEFORE = 28
 _BEYOND = 600
 """What may belong to a value beyond the run that it begins in."""
 
-Span = tuple[int, int]
+
+class Span(NamedTuple):
+    """A secret from `begin` to `end`, and the `lead` that gave it away before that."""
+
+    lead: int
+    begin: int
+    end: int
 
 
 def spans(text: str, start: int = 0) -> list[Span]:
@@ -238,11 +265,11 @@ def spans(text: str, start: int = 0) -> list[Span]:
     if len(found) < 2:  # noqa: PLR2004  (nothing to sort)
         return found
     apart: list[Span] = []
-    for begin, end in sorted(found):
-        if apart and begin < apart[-1][1]:
-            apart[-1] = (apart[-1][0], max(end, apart[-1][1]))
+    for each in sorted(found, key=lambda each: each.begin):
+        if apart and each.begin < (last := apart[-1]).end:
+            apart[-1] = Span(min(last.lead, each.lead), last.begin, max(last.end, each.end))
         else:
-            apart.append((begin, end))
+            apart.append(each)
     return apart
 
 
@@ -250,32 +277,38 @@ def undecided(text: str, found: list[Span], start: int = 0) -> int:
     """From where on a text must wait for what follows: it ends within what is, or may become, a secret."""
     at = max(start, len(text) - LONGEST)
     first = len(text)
-    for begin, end in found:
-        if end == len(text) or _cut_short(text, begin, end):
-            first = begin
-            break
-        at = max(at, end)
-    if not _may_be_open(text, at):
+    for each in found:
+        if each.end == len(text) or _cut_short(text, each):
+            first = min(first, each.lead)
+        elif text.find(_KEY_ENDS, each.begin, each.end) >= 0:
+            at = max(at, each.end)
+    opened = _opening().search(text, at) if _may_be_open(text, at) else None
+    if opened is None:
         return len(text)
-    opened = _opening().search(text, at)
-    return min(first, opened.start()) if opened else len(text)
+    first = min(first, opened.start())
+    for each in reversed(found):
+        if each.lead < first < each.end:
+            first = each.lead
+    return first
 
 
 def _may_be_open(text: str, at: int) -> bool:
     """Whether a beginning stands there whole, or the text ends within one that no word runs into."""
     for size in range(1, min(_LONGEST_START, len(text) - at) + 1):
-        if text[-size:] in _STARTS and not (text[-size].isalnum() and _in_word(text, len(text) - size)):
+        if text[-size:] in _STARTS and not (text[-size].isalnum() and _in_word(text[: len(text) - size])):
             return True
     return _lead().search(text, at) is not None
 
 
-def _in_word(text: str, at: int) -> bool:
-    """Escapes aside, which the expression knows: they are rare, and end in n, r, t, b, f or a digit."""
-    return at > 0 and text[at - 1].isalnum() and not {"\\", "%"} & set(text[max(0, at - 6) : at])
+def _in_word(before: str) -> bool:
+    """Escapes aside, which end in a letter or digit too: the expression knows them."""
+    last = before[-1:]
+    return last.isascii() and last.isalnum() and not {"\\", "%"} & set(before[-6:])
 
 
-def _cut_short(text: str, begin: int, end: int) -> bool:
-    return text.startswith(_KEY_BEGINS, begin) and text.find(_KEY_ENDS, begin, end) < 0
+def _cut_short(text: str, each: Span) -> bool:
+    begins = text.find(_KEY_BEGINS, each.begin, each.end)
+    return begins >= 0 and text.find(_KEY_ENDS, begins, each.end) < 0
 
 
 def _near_runs(text: str, start: int) -> Iterator[Span]:
@@ -283,7 +316,7 @@ def _near_runs(text: str, start: int) -> Iterator[Span]:
     if len(text) - start < _RUN_OF:
         return
     mask = text.encode("latin-1", "replace").translate(_MASK)
-    places: list[Span] = []
+    places: list[tuple[int, int]] = []
     at = mask.find(_RUN)
     while at >= 0:
         end = mask.find(b" ", at + _RUN_OF)
@@ -300,7 +333,7 @@ def _near_runs(text: str, start: int) -> Iterator[Span]:
         for found in _worded().finditer(text, max(begin, after), end + _BEYOND):
             if found.start() >= end:
                 break
-            yield found.span(found.lastindex or 0)
+            yield Span(found.start(), *found.span(found.lastindex or 0))
             after = found.end()
 
 
@@ -309,14 +342,15 @@ def _in_urls(text: str, start: int) -> Iterator[Span]:
     while at >= 0:
         begin = text.rfind("://", max(start, at - _URL_LONGEST), at)
         if begin >= 0 and (found := _url().match(text, begin)) is not None and found.end() == at + 1:
-            yield found.span(1)
+            yield Span(begin, *found.span(1))
         at = text.find("@", at + 1)
 
 
 def _private_keys(text: str, start: int) -> Iterator[Span]:
     at = text.find(_KEY_BEGINS, start)
     while at >= 0:
-        found = _key().match(text, at)
+        ends = text.find(_KEY_ENDS, at, at + _KEY_LONGEST) >= 0
+        found = (_whole_key().match(text, at) if ends else None) or _cut_key().match(text, at)
         if found:
-            yield found.span()
+            yield Span(at, *found.span())
         at = text.find(_KEY_BEGINS, at + 1 if found is None else found.end())
