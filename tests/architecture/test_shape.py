@@ -12,6 +12,7 @@ MODULES = sorted(SOURCE.rglob("*.py"))
 MOST_LINES = 500
 MOST_PROTOCOLS = 8
 HEAVY = ("aiohttp", "asyncio", "click", "msgspec", "regex", "ruamel", "sqlite3")
+ROOMS_OF_RUNS = ("runtime", "tools", "drivers", "sandbox", "engine.local", "app.application")
 BAD_NAMES = {"utils", "helpers", "manager", "base", "common", "service"}
 UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|TYPE_CHECKING)\b|unittest\.mock")
 
@@ -64,9 +65,14 @@ def test_the_overview_of_commands_needs_nothing_but_its_table():
     assert _loaded("from retinue.__main__ import overview; assert 'sessions' in overview()") == "[]"
 
 
-def _loaded(code: str) -> str:
-    """Which heavy modules a fresh interpreter has after some code."""
-    tell = f"import sys; print([name for name in {HEAVY!r} if name in sys.modules])"
+def test_keeping_conversations_needs_no_models_no_tools_and_no_yaml():
+    unneeded = ("aiohttp", "regex", "ruamel", *(f"retinue.{room}" for room in ROOMS_OF_RUNS))
+    assert _loaded("import retinue.surfaces.cli.sessions", unneeded) == "[]"
+
+
+def _loaded(code: str, names: tuple[str, ...] = HEAVY) -> str:
+    """Which of these modules a fresh interpreter has after some code."""
+    tell = f"import sys; print([name for name in {names!r} if name in sys.modules])"
     done = subprocess.run(
         [sys.executable, "-c", f"{code}; {tell}"], capture_output=True, text=True, check=True
     )

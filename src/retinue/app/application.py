@@ -29,7 +29,7 @@ from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Ask, Run, Status, Waiting, iso
+from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
@@ -214,10 +214,6 @@ class App(Sessions, Rights):
         if run.status.live and self._lives(run):
             raise Refused(f"run {run.id} is being worked by another process")
         return [await resume(run.id, self._ports, left_by=run.owner)]
-
-    async def interrupted(self) -> list[Run]:
-        runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE))
-        return [run for run in runs if not self._lives(run) and run.waiting_for is not Waiting.APPROVAL]
 
     async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
         return await self._ledger.look(lambda tx: tx.runs(status=LIVE if live else None, limit=limit))

@@ -1,13 +1,19 @@
 """What a surface asks about conversations, and does to them without a run."""
 
+import os
 from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
 from typing import Any
 
-from retinue.domain.run import Run, Status
+from retinue.config import load
+from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Entry
+from retinue.engine.chance import system_chance
+from retinue.engine.owner import Owner
 from retinue.errors import Refused, RetinueError
+from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Chance, Ledger
 from retinue.store.files import FileStore
 
@@ -27,6 +33,11 @@ class Sessions:
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
         return await self.store.sessions(agent=agent, children=children)
+
+    async def interrupted(self) -> list[Run]:
+        """Runs that nobody works any more and that have not ended; who waits for a yes is not one of them."""
+        runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
+        return [run for run in runs if not self.lives(run) and run.waiting_for is not Waiting.APPROVAL]
 
     async def session(self, ref: str) -> Session:
         return await self.store.find(ref)
@@ -98,3 +109,19 @@ class Sessions:
         for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
             if self.lives(run):
                 raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
+
+
+@asynccontextmanager
+async def open_sessions(*, home: str | None) -> AsyncGenerator[Sessions]:
+    """That half alone, on this machine's files. Nothing is written that is not asked for, so that conversations can
+    be listed and read where nothing can be written."""
+    folder = load(os.environ, home=home).home
+    chance = system_chance()
+    store = FileStore(folder / "sessions", chance)
+    ledger = SqliteLedger(folder / "ledger.db")
+    store.sweep()
+    try:
+        yield Sessions(store, ledger, chance, lambda run: bool(run.owner) and Owner.alive(folder, run.owner))
+    finally:
+        await ledger.close()
+        store.close()

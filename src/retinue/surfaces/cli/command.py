@@ -3,7 +3,6 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from typing import Concatenate, ParamSpec
 
 import click
@@ -11,7 +10,7 @@ import click
 from retinue import app as application
 from retinue.app import App
 from retinue.domain.run import Run, Status, Waiting
-from retinue.errors import RetinueError
+from retinue.surfaces.cli.keeping import remind
 from retinue.surfaces.cli.person import Person
 from retinue.surfaces.cli.terminal import Terminal
 
@@ -54,7 +53,7 @@ def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
                 async with application.open(home=meta.get("retinue.home"), ask=person.answerer()) as app:
                     code = await work(app, terminal, *args, **kwargs)
                     if not quiet:
-                        await _remind(app, terminal)
+                        await remind(app, terminal)
                 return code or 0
 
             return asyncio.run(performed())
@@ -78,14 +77,3 @@ def plainly(work: Callable[Concatenate[Terminal, str | None, P], Awaitable[int |
         return asyncio.run(performed())
 
     return perform
-
-
-async def _remind(app: App, terminal: Terminal) -> None:
-    """The command has answered: a ledger that cannot be asked now takes nothing from that."""
-    with suppress(RetinueError):
-        await _reminded(app, terminal)
-
-
-async def _reminded(app: App, terminal: Terminal) -> None:
-    if count := len(await app.interrupted()):
-        terminal.note(f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33")

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import click
 
-from retinue.app import App
+from retinue.app.sessions import Sessions
 from retinue.domain.session import Session, as_json
 from retinue.domain.transcript import Said
 from retinue.errors import Failed, Usage
-from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.keeping import on_sessions
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.shapes import SESSION_COLUMNS, entry_json
 from retinue.surfaces.cli.terminal import Terminal
@@ -31,8 +31,8 @@ def sessions() -> None:
 @sessions.command("list")
 @click.option("--agent", metavar="A", help="Only this agent's.")
 @click.option("--top", is_flag=True, help="Without the sessions of children.")
-@on_app()
-async def list_sessions(app: App, terminal: Terminal, agent: str | None, top: bool) -> None:
+@on_sessions()
+async def list_sessions(app: Sessions, terminal: Terminal, agent: str | None, top: bool) -> None:
     """All sessions: pinned ones first, then the newest."""
     found = await app.sessions(agent=agent, children=not top)
     found.sort(key=lambda session: session.pinned_at.timestamp() if session.pinned_at else 0, reverse=True)
@@ -41,16 +41,16 @@ async def list_sessions(app: App, terminal: Terminal, agent: str | None, top: bo
 
 @sessions.command("show")
 @click.argument("session")
-@on_app()
-async def show_session(app: App, terminal: Terminal, session: str) -> None:
+@on_sessions()
+async def show_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """What is known of one session."""
     terminal.facts(await app.session_json(session))
 
 
 @sessions.command("open")
 @click.argument("session")
-@on_app()
-async def open_session(app: App, terminal: Terminal, session: str) -> int:
+@on_sessions()
+async def open_session(app: Sessions, terminal: Terminal, session: str) -> int:
     """Open the session's file in $VISUAL or $EDITOR; without a terminal, print its path."""
     path = str(_file(await app.session(session)))
     editor = os.environ.get("VISUAL") or os.environ.get("EDITOR")
@@ -68,9 +68,9 @@ async def open_session(app: App, terminal: Terminal, session: str) -> int:
 @click.option("--at", metavar="ENTRY", help="The user entry to branch at; without it, all that was said.")
 @click.option("--exclude", is_flag=True, help="Leave that entry itself out; without --at, the last one.")
 @click.option("--name", default="", metavar="N", help="The branch's name.")
-@on_app()
+@on_sessions()
 async def branch_session(
-    app: App, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
+    app: Sessions, terminal: Terminal, session: str, at: str | None, exclude: bool, name: str
 ) -> None:
     """Go on from an earlier point in a copy, with all of the session's agents."""
     point = await _last_words(app, session) if exclude and at is None else at
@@ -80,8 +80,8 @@ async def branch_session(
 
 @sessions.command("clear")
 @click.argument("session")
-@on_app()
-async def clear_session(app: App, terminal: Terminal, session: str) -> None:
+@on_sessions()
+async def clear_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Forget what was said; the session keeps its identity."""
     cleared = await app.clear(session)
     await _changed(app, terminal, cleared.id)
@@ -89,8 +89,8 @@ async def clear_session(app: App, terminal: Terminal, session: str) -> None:
 
 @sessions.command("delete")
 @click.argument("session")
-@on_app()
-async def delete_session(app: App, terminal: Terminal, session: str) -> None:
+@on_sessions(whole=True)
+async def delete_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone."""
     gone = await app.delete(session)
     terminal.facts({"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path})
@@ -99,8 +99,8 @@ async def delete_session(app: App, terminal: Terminal, session: str) -> None:
 @sessions.command("rename")
 @click.argument("session")
 @click.argument("name")
-@on_app()
-async def rename_session(app: App, terminal: Terminal, session: str, name: str) -> None:
+@on_sessions()
+async def rename_session(app: Sessions, terminal: Terminal, session: str, name: str) -> None:
     """Give a session a name for people; its id and folder stay."""
     if not name.strip():
         raise Usage("the name is empty: give the session a name with something in it")
@@ -110,24 +110,24 @@ async def rename_session(app: App, terminal: Terminal, session: str, name: str) 
 
 @sessions.command("pin")
 @click.argument("session")
-@on_app()
-async def pin_session(app: App, terminal: Terminal, session: str) -> None:
+@on_sessions()
+async def pin_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Keep a session at the top of lists."""
     await _changed(app, terminal, (await app.pin(session)).id)
 
 
 @sessions.command("unpin")
 @click.argument("session")
-@on_app()
-async def unpin_session(app: App, terminal: Terminal, session: str) -> None:
+@on_sessions()
+async def unpin_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """No longer keep a session at the top of lists."""
     await _changed(app, terminal, (await app.unpin(session)).id)
 
 
 @sessions.command("export")
 @click.argument("session")
-@on_app()
-async def export_session(app: App, terminal: Terminal, session: str) -> None:
+@on_sessions()
+async def export_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Print the conversation as Markdown, or its entries as JSON."""
     if terminal.json:
         with terminal.array() as add:
@@ -143,7 +143,7 @@ def _file(session: Session) -> Path:
     return Path(session.path) / "session.md"
 
 
-async def _last_words(app: App, session: str) -> str:
+async def _last_words(app: Sessions, session: str) -> str:
     """The last entry of a person."""
     last = ""
     async for entries in app.portions(session):
@@ -154,7 +154,7 @@ async def _last_words(app: App, session: str) -> str:
     return last
 
 
-async def _changed(app: App, terminal: Terminal, ref: str) -> None:
+async def _changed(app: Sessions, terminal: Terminal, ref: str) -> None:
     terminal.facts(await app.session_json(ref))
 
 

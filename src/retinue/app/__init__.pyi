@@ -1,0 +1,3 @@
+from retinue.app.application import App as App
+from retinue.app.doctor import Finding as Finding
+from retinue.app.opening import open as open  # noqa: A004  (`retinue.open` is the promise)

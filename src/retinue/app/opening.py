@@ -1,0 +1,38 @@
+"""The application opened around a program's work, and closed after it."""
+
+import os
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+from retinue.app.application import App
+from retinue.app.wiring import Question, nobody
+from retinue.config import APPROVALS, Config, load
+from retinue.errors import Usage
+from retinue.ports import Tool
+
+
+@asynccontextmanager
+async def open(  # noqa: A001  (`retinue.open` is the promise)
+    *,
+    home: str | os.PathLike[str] | None = None,
+    tools: Sequence[Tool] = (),
+    env: Mapping[str, str] | None = None,
+    config: Config | None = None,
+    ask: Question | None = None,
+    approvals: str | None = None,
+) -> AsyncGenerator[App]:
+    """An application on this machine's files. `ask` puts a tool's question to a person; `approvals` (ask, auto, deny)
+    says for this program what happens to a call that needs a person's yes."""
+    settings = config or load(
+        os.environ if env is None else env, home=None if home is None else os.fspath(home)
+    )
+    if approvals is not None:
+        if approvals not in APPROVALS:
+            raise Usage(f"approvals is {approvals!r}; it can be {', '.join(APPROVALS)}")
+        settings = replace(settings, approvals=approvals)
+    app = App(settings, tools, ask or nobody)
+    try:
+        yield app
+    finally:
+        await app.close()
