@@ -1,11 +1,13 @@
 """The engine: it claims what it may, owns its tasks, and survives whatever a run does."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import gc
+from collections.abc import Awaitable, Callable, Generator
 from typing import Any
 
 import pytest
 
+from retinue.engine.garbage import OBJECTS
 from retinue.engine.local import POLL_SECONDS, LocalEngine, Orders
 from retinue.errors import Cancelled, NoRoom
 
@@ -240,3 +242,46 @@ async def test_a_run_that_another_process_works_is_waited_for():
     told.over.add("theirs")
     await asyncio.wait_for(waiting, 5)
     await engine.close()
+
+
+@pytest.fixture
+def own_threshold() -> Generator[None]:
+    before = gc.get_threshold()
+    yield
+    gc.set_threshold(*before)
+
+
+@pytest.mark.usefixtures("own_threshold")
+async def test_python_looks_for_garbage_less_often_only_while_runs_are_worked():
+    told = Told()
+    engine = told.engine()
+    gc.set_threshold(700, 10, 10)
+    for run_id in ("a", "b"):
+        engine.submit(run_id, taken=True)
+    assert gc.get_threshold() == (OBJECTS, 10, 10)
+    told.gate.set()
+    for run_id in ("a", "b"):
+        await engine.wait(run_id)
+    assert gc.get_threshold() == (700, 10, 10)
+    await engine.close()
+
+
+@pytest.mark.usefixtures("own_threshold")
+@pytest.mark.parametrize("chosen", [(0, 10, 10), (50_000, 5, 5)])
+async def test_a_program_that_chose_how_often_keeps_its_choice(chosen: tuple[int, int, int]):
+    told = Told()
+    engine = told.engine()
+    gc.set_threshold(*chosen)
+    engine.submit("a", taken=True)
+    assert gc.get_threshold() == chosen
+    await engine.close()
+    assert gc.get_threshold() == chosen
+
+
+@pytest.mark.usefixtures("own_threshold")
+async def test_an_engine_closed_in_the_midst_of_a_run_leaves_the_setting_as_it_was():
+    engine = Told().engine()
+    gc.set_threshold(700, 10, 10)
+    engine.submit("a", taken=True)
+    await engine.close()
+    assert gc.get_threshold() == (700, 10, 10)

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 
+from retinue.engine.garbage import Sweeps
 from retinue.errors import Cancelled, RetinueError
 
 POLL_SECONDS = 0.25
@@ -46,6 +47,7 @@ class LocalEngine:
         self._chores: set[asyncio.Task[None]] = set()
         self._claiming = False
         self._timer: asyncio.TimerHandle | None = None
+        self._sweeps = Sweeps()
         self._closed = False
 
     def start(self, orders: Orders) -> None:
@@ -97,8 +99,10 @@ class LocalEngine:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        self._sweeps.as_before()
 
     def _drive(self, run_id: str) -> None:
+        self._sweeps.fewer()
         self._tasks[run_id] = asyncio.create_task(self._driven(run_id), name=f"run-{run_id}")
 
     async def _driven(self, run_id: str) -> None:
@@ -126,6 +130,8 @@ class LocalEngine:
 
     def _finished(self, run_id: str) -> None:
         self._tasks.pop(run_id, None)
+        if not self._tasks:
+            self._sweeps.as_before()
         self._cancelled.discard(run_id)
         if done := self._done.pop(run_id, None):
             done.set()
