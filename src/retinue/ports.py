@@ -378,6 +378,10 @@ class Ports:
     minimum: Level
     """Below it no command is run, whoever allows it."""
     policy: Policy
+    worktree: Callable[[str, str], Awaitable[tuple[str, str] | None]]
+    """(folder, name) → a worktree of the repository around it, and that repository; None where there is none."""
+    drop_worktree: Callable[[Workspace], Awaitable[bool]]
+    """False when it stays, because it holds work that nobody has taken over."""
     tmp: Callable[[Session], str]
     """The real folder behind a session's /tmp; it need not exist yet."""
     emit: Callable[[Event], None]

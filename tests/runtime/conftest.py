@@ -160,6 +160,8 @@ class World:
             level=no_level,
             minimum=Level.NONE,
             policy=Policy.AUTO,
+            worktree=no_worktree,
+            drop_worktree=no_worktree,
             tmp=lambda _: "",
             emit=events.append,
             ask=nobody,
@@ -187,6 +189,10 @@ class World:
             self.alive.discard(owner)
             await engine.close()
             store.close()
+
+
+async def no_worktree(*_: Any) -> None:
+    """This house stands in no repository."""
 
 
 @pytest.fixture

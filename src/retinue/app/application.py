@@ -40,14 +40,17 @@ from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control
+from retinue.runtime.place import Child
 from retinue.runtime.prepare import definition
 from retinue.runtime.recover import resume, resume_all
 from retinue.runtime.send import send
-from retinue.runtime.spawn import Child, begin, spawn
+from retinue.runtime.spawn import begin, spawn
 from retinue.sandbox.fileguard import GuardedFiles
+from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
 from retinue.store.frontmatter import with_paths
+from retinue.store.trust import Trust
 
 
 class App(Sessions, Rights):
@@ -72,6 +75,13 @@ class App(Sessions, Rights):
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
         )
+        self.trust = Trust(config.home / "trust.json")
+        self._worktrees = Worktrees(
+            config.home / "worktrees",
+            held=lambda scope: self._ports.shell(scope),  # noqa: PLW0108  (the ports are not there yet)
+            level=lambda: self._ports.level(),  # noqa: PLW0108  (the same)
+            trusted=self.trust.trusts,
+        )
         ports = Ports(
             store=self.store,
             agents=self.agents,
@@ -85,6 +95,8 @@ class App(Sessions, Rights):
             level=no_level,
             minimum=Level(config.sandbox_minimum),
             policy=Policy(config.approvals),
+            worktree=self._worktrees.make,
+            drop_worktree=lambda place: self._worktrees.remove(place.root, place.source),
             tmp=lambda session: str(config.home / "tmp" / session.id),
             emit=self._heard,
             ask=ask,
@@ -201,6 +213,17 @@ class App(Sessions, Rights):
     async def wait(self, run_id: str) -> Run:
         await self._engine.wait(run_id)
         return await self.find_run(run_id)
+
+    async def delete(self, ref: str) -> Session:
+        """Put aside under another name, not destroyed; a worktree that was made for it goes only when it is clean."""
+        session = await super().delete(ref)
+        if session.workspace.source and not await self._used(session.workspace.root):
+            await self._worktrees.remove(session.workspace.root, session.workspace.source)
+        return session
+
+    async def _used(self, root: str) -> bool:
+        """Whether another session works in a folder."""
+        return any(each.workspace.root == root for each in await self.sessions())
 
     async def cancel(self, ref: str) -> Run:
         run = await self.find_run(ref)
