@@ -127,7 +127,7 @@ class GuardedFiles:
         with self._spot(path) as spot:
             if self.sole is not None and spot.name != self.sole:
                 raise self._refusal(path, f"a person allowed {shown(self.sole)} and nothing else", "write")
-            if instead_of is not None and (spot.missing or found(spot.folder, spot.leaf) is None):
+            if instead_of is not None and (spot.missing or _there(path, spot.folder, spot.leaf) is None):
                 raise Failed(f"no such file: {shown(path)} (in {self.scope.root}); use write to make it")
             try:
                 with reached(spot.folder, spot.missing) as folder:
@@ -205,7 +205,7 @@ class GuardedFiles:
 
     def _is_link(self, path: str, spot: Spot) -> bool:
         """Or else nothing, or a file that may be replaced."""
-        status = None if spot.missing else found(spot.folder, spot.leaf)
+        status = None if spot.missing else _there(path, spot.folder, spot.leaf)
         if status is None:
             return False
         if stat.S_ISLNK(status.st_mode):
@@ -254,7 +254,7 @@ class GuardedFiles:
                 raise self._refusal(path, "it has no name any more", "write")
             name = "/".join((above.rstrip("/"), *missing, place.rest[-1]))
             self._judge_write(path, name, above, missing, place)
-            if missing and found(folder, missing[0]) is not None:
+            if missing and _there(path, folder, missing[0]) is not None:
                 raise self._refusal(path, _NOWHERE, "write")
             yield Spot(folder=folder, missing=missing, leaf=place.rest[-1], name=name)
         finally:
@@ -349,6 +349,13 @@ class GuardedFiles:
             allowed=tuple(each for each in self.scope.write if self.scope.private(each)),
             denied=self.scope.deny,
         )
+
+
+def _there(path: str, folder: int, name: str) -> os.stat_result | None:
+    try:
+        return found(folder, name)
+    except OSError as error:
+        raise problem(error, path, "write") from error
 
 
 def _content(fd: int, size: int, max_bytes: int) -> bytes:
