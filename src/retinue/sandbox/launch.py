@@ -69,7 +69,10 @@ def main() -> int:
 def descendants(of: int) -> list[int]:
     """Every living process below one, by the parents that the kernel names now."""
     below: dict[int, list[int]] = {}
-    for name in os.listdir("/proc"):  # noqa: PTH208  (by itself, this program loads as little as it can)
+    names: list[str] = []
+    with suppress(OSError):
+        names = os.listdir("/proc")  # noqa: PTH208  (by itself, this program loads as little as it can)
+    for name in names:
         if name.isdigit():
             with suppress(OSError, ValueError, IndexError), open(f"/proc/{name}/stat", "rb") as file:  # noqa: PTH123
                 state, parent = file.read().rpartition(b")")[2].split()[:2]
