@@ -3,12 +3,14 @@
 import io
 import json
 import unicodedata
+from collections.abc import Callable
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.surfaces.cli.terminal import Terminal, json_text, one_line, safe_text
+from retinue.domain.safe import safe_text, shown
+from retinue.surfaces.cli.terminal import Terminal, json_text, one_line
 
 ATTACKS = (
     "\x1b]52;c;ZXZpbA==\x07",
@@ -25,36 +27,51 @@ TURNS = {"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"}
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_no_terminal_sequence_survives(attack: str):
+@pytest.mark.parametrize("made", [safe_text, shown])
+def test_no_terminal_sequence_survives(attack: str, made: Callable[[str], str]):
     """Shows: U01, U04."""
-    shown = safe_text(attack)
-    assert not [char for char in shown if unicodedata.category(char) == "Cc"]
-    assert "␛" in shown or "<U+009" in shown or "␍" in shown or "␡" in shown
+    seen = made(attack)
+    assert not [char for char in seen if unicodedata.category(char) == "Cc"]
+    assert "␛" in seen or "<U+009" in seen or "␍" in seen or "␡" in seen
 
 
-def test_lines_and_tabs_stay_and_everything_visible_stays():
+@pytest.mark.parametrize("made", [safe_text, shown])
+def test_lines_and_tabs_stay_and_everything_visible_stays(made: Callable[[str], str]):
+    """Shows: U02."""
     text = "one\ttwo\nthrée 漢字 👍 [link=x] [/] `code`"
-    assert safe_text(text) == text
+    assert made(text) == text
+    assert made("one\r\ntwo") == "one\ntwo"
 
 
-def test_what_a_reader_cannot_see_is_made_visible():
+def test_what_a_reader_cannot_see_is_made_visible_in_names_and_commands():
     """Shows: U03, T10."""
-    assert safe_text("rm \u202etxt.exe\u200b \u2066a\u2069") == "rm <U+202E>txt.exe<U+200B> <U+2066>a<U+2069>"
-    assert safe_text("a\U000e0041b\ufeffc\u00add") == "a<U+E0041>b<U+FEFF>c<U+00AD>d"
-    assert safe_text("lone \udc80 half") == "lone <U+DC80> half"
+    assert shown("rm \u202etxt.exe\u200b \u2066a\u2069") == "rm <U+202E>txt.exe<U+200B> <U+2066>a<U+2069>"
+    assert shown("a\U000e0041b\ufeffc\u00add") == "a<U+E0041>b<U+FEFF>c<U+00AD>d"
+    assert shown("lone \udc80 half") == "lone <U+DC80> half"
+
+
+def test_prose_keeps_what_languages_are_written_with_and_shows_what_none_needs():
+    """Shows: U03."""
+    persian, hebrew = "\u0645\u06cc\u200c\u062e\u0648", "\u2067\u05e9\u05dc\u2069 \u200fOK"
+    assert safe_text(persian + hebrew) == persian + hebrew
+    assert safe_text("a\U000e0041\U000e007f\u202eb\ufe01c") == "a<U+E0041><U+E007F><U+202E>b<U+FE01>c"
 
 
 def test_a_joiner_is_kept_only_between_two_emoji():
-    assert safe_text("👩\u200d💻") == "👩\u200d💻"
-    assert safe_text("pass\u200dword") == "pass<U+200D>word"
+    assert shown("👩\u200d💻") == "👩\u200d💻"
+    assert shown("pass\u200dword") == "pass<U+200D>word"
 
 
 @given(st.text())
 def test_pieces_of_a_stream_are_as_safe_as_the_whole(text: str):
-    pieces = "".join(safe_text(char) for char in text)
-    assert not [char for char in pieces if unicodedata.category(char) in {"Cc", "Cs"} and char not in "\n\t"]
-    assert not [char for char in pieces if unicodedata.bidirectional(char) in TURNS]
-    assert safe_text(pieces) == pieces
+    for made in (safe_text, shown):
+        pieces = "".join(made(char) for char in text)
+        assert not [
+            char for char in pieces if unicodedata.category(char) in {"Cc", "Cs"} and char not in "\n\t"
+        ]
+        assert made(pieces) == pieces
+    assert not [char for char in shown(text) if unicodedata.bidirectional(char) in TURNS]
+    assert not {"RLO", "LRO"} & {unicodedata.bidirectional(char) for char in safe_text(text)}
 
 
 @given(st.text(st.characters(categories=["L", "N", "P", "S", "Z", "C"])))
@@ -105,3 +122,11 @@ def test_a_stream_that_cannot_hold_a_character_gets_its_escape():
     terminal.value({"a": "漢"})
     assert raw.getvalue() == b'na\xefve \\u6f22{\n  "a": "\\u6f22"\n}\n'
     out.close()
+
+
+def test_an_error_that_quotes_a_million_characters_has_an_end():
+    """Shows: U04."""
+    terminal, _, err = a_terminal()
+    terminal.failed("usage", "no such thing: " + "x" * 1_000_000)
+    assert len(err.getvalue()) < 5_000
+    assert err.getvalue().endswith("… (1,000,015 characters)\n")

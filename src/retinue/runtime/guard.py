@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
@@ -10,6 +9,7 @@ from time import perf_counter
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
 from retinue.domain.rule import Verdict
 from retinue.domain.run import iso_seconds
+from retinue.domain.safe import for_model
 from retinue.domain.scope import Scope
 from retinue.domain.transcript import Called, Returned
 from retinue.errors import OutOfScope, RetinueError
@@ -18,9 +18,6 @@ from retinue.runtime.approve import Caller, Leave, Wanted, again, leave
 
 ASK_TOOL = "request_scope_expansion"
 ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
-TERMINAL_CODES = re.compile(
-    r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[PX^_][^\x1b]*(?:\x1b\\)?|[@-Z\\-_])"
-)
 
 
 def verdict(tool: Tool, scope: Scope) -> Verdict:
@@ -39,7 +36,7 @@ async def call(called: Called, caller: Caller, ports: Ports) -> Returned:
     ok, text = await _answer(called, caller, ports)
     return Returned(
         of=called.id,
-        text=capped(ports.redact(TERMINAL_CODES.sub("", text) if "\x1b" in text else text)),
+        text=capped(ports.redact(for_model(text))),
         ok=ok,
         ms=round((perf_counter() - started) * 1000),
         at=iso_seconds(ports.chance.now()),

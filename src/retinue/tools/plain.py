@@ -1,25 +1,9 @@
 """Text made fit for a model: no escape sequences, no names that mislead, and every cut says that it is one."""
 
-import re
-
-_ESCAPES = re.compile(
-    r"""
-    \x1b\[ [0-?]*+ [ -/]*+ [@-~]?+                      # CSI: colours and movement
-  | \x1b[\]PX^_] [^\x07\x1b\x9c]*+ (?:\x07|\x1b\\|\x9c)?+  # OSC, DCS, SOS, PM, APC up to their end
-  | \x1b [ -/]*+ [0-~]?+                                # every other escape
-  | \x9b [0-?]*+ [ -/]*+ [@-~]?+                        # CSI as one character
-  | [\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]                   # what is left of the controls
-    """,
-    re.VERBOSE,
-)
+from retinue.domain.safe import without_escapes
 
 LINE = 500
 """Characters of one line that a search shows."""
-
-
-def without_escapes(text: str) -> str:
-    """Tabs, line and page ends stay; nothing else that steers a terminal does."""
-    return _ESCAPES.sub("", text)
 
 
 def is_binary(data: bytes) -> bool:

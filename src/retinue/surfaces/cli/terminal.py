@@ -11,28 +11,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TextIO
 
+from retinue.domain.safe import json_safe, safe_text, shown
 from retinue.errors import RetinueError
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
 """A heading and what stands below it for one row."""
-
-_EMOJI = "\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
-
-_CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
-"""C0 without tab and line feed, DEL, C1: what a terminal obeys."""
-
-_HIDDEN = (
-    "\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u200c\u200e\u200f\u2028-\u202e\u2060-\u206f"
-    "\u3164\ufe00-\ufe0e\ufeff\uffa0\ufff0-\uffff\ud800-\udfff"
-    "\U000110bd\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff"
-)
-"""What a reader does not see: bidirectional marks, zero widths, fillers, tags, selectors, lone surrogates."""
-
-# A joiner between two emoji only makes one picture of them; anywhere else it hides.
-_UNSAFE = re.compile(
-    f"[{_CONTROL}{_HIDDEN}]|(?<![{_EMOJI}\ufe0f])\u200d|\u200d(?![{_EMOJI}])",
-)
 
 _COLOURS: Mapping[str, str] = {
     "done": "32", "ok": "32", "running": "36", "queued": "36", "waiting": "33", "warn": "33",
@@ -40,21 +24,24 @@ _COLOURS: Mapping[str, str] = {
 }  # fmt: skip
 
 
-def safe_text(text: str) -> str:
-    """The same text with every character that a terminal obeys or hides shown as a mark. Each is replaced
-    singly, so pieces of a stream may be passed one by one."""
-    return text if text.isascii() and text.isprintable() else _UNSAFE.sub(_visible, text)
+SENTENCE = 4_000
+"""Characters of an error that are shown."""
 
 
 def one_line(text: str, limit: int = 160) -> str:
     """The start of a text on one line, safe."""
-    flat = safe_text(" ".join(text[: limit * 4].split()))
+    flat = shown(" ".join(text[: limit * 4].split()))
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
+
+
+def cut(sentence: str) -> str:
+    """A sentence may quote what somebody wrote: it has an end."""
+    return sentence if len(sentence) <= SENTENCE else f"{sentence[:SENTENCE]}… ({len(sentence):,} characters)"
 
 
 def json_text(value: object, *, ascii_only: bool = False) -> str:
     """JSON that is safe on a terminal too: what would be obeyed or hidden is written as its escape."""
-    return _UNSAFE.sub(_escaped, json.dumps(value, indent=2, ensure_ascii=ascii_only))
+    return json_safe(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -102,11 +89,11 @@ class Terminal:
     def line(self, text: str = "") -> None:
         """A line for people on standard output; silent with `--json`."""
         if not self.json:
-            _write(self.out, safe_text(text) + "\n")
+            _write(self.out, shown(text) + "\n")
 
     def note(self, text: str, *, colour: str = "2") -> None:
         """A line of progress on standard error."""
-        _write(self.err, _painted(safe_text(text), colour, on=self.err) + "\n")
+        _write(self.err, _painted(shown(text), colour, on=self.err) + "\n")
 
     def failure(self, error: RetinueError) -> None:
         """What a sentence with a fixed wording rests on stands behind it, for people."""
@@ -118,8 +105,8 @@ class Terminal:
         """The sentence for people, and with `--json` the value for programs."""
         if self.json:
             self.value({"error": {"code": code, "message": message}})
-        sentence = f"{message} ({why})" if why else message
-        _write(self.err, _painted("retinue:", "31", on=self.err) + f" {safe_text(sentence)}\n")
+        sentence = cut(f"{message} ({why})" if why else message)
+        _write(self.err, _painted("retinue:", "31", on=self.err) + f" {shown(sentence)}\n")
 
     def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, empty: str) -> None:
         """A list: an array for programs, an aligned table for people, and a word on what to do when empty."""
@@ -140,11 +127,11 @@ class Terminal:
         if self.json:
             self.value(facts)
             return
-        shown = [(name, _plain(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())]
-        width = max((len(name) for name, _ in shown), default=0)
-        for name, fact in shown:
-            label = _painted(f"{safe_text(name):<{width}}", "2", on=self.out)
-            _write(self.out, f"{label}  {safe_text(fact)}\n")
+        told = [(name, _plain(fact)) for name, fact in facts.items() if fact not in (None, "", [], {}, ())]
+        width = max((len(name) for name, _ in told), default=0)
+        for name, fact in told:
+            label = _painted(f"{shown(name):<{width}}", "2", on=self.out)
+            _write(self.out, f"{label}  {shown(fact)}\n")
 
     def _width(self) -> int | None:
         return shutil.get_terminal_size().columns if self.out.isatty() else None
@@ -157,18 +144,6 @@ def _with_status(line: str) -> str:
         line,
         count=1,
     )
-
-
-def _visible(found: re.Match[str]) -> str:
-    code = ord(found[0])
-    if code < 0x20:  # noqa: PLR2004  (the control pictures of Unicode follow the codes they show)
-        return chr(0x2400 + code)
-    return "␡" if code == 0x7F else f"<U+{code:04X}>"  # noqa: PLR2004  (DEL)
-
-
-def _escaped(found: re.Match[str]) -> str:
-    units = found[0].encode("utf-16-be", "surrogatepass")
-    return "".join(f"\\u{units[at] << 8 | units[at + 1]:04x}" for at in range(0, len(units), 2))
 
 
 def _write(stream: TextIO, text: str) -> None:

@@ -1,0 +1,57 @@
+"""What a model reads commands no terminal, and hides nothing from whoever reads the same text."""
+
+import unicodedata
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.safe import for_model, hidden, without_escapes
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("\x1b[01;34mdir\x1b[0m", "dir"),
+        ("\x1b]52;c;ZXZpbA==\x07after", "after"),
+        ("\x1b]8;;http://evil\x1b\\click\x1b]8;;\x1b\\", "click"),
+        ("\x1bP+q544e\x1b\\x\x9b2Jy\x9d0;title\x9cz", "xyz"),
+        ("bell\x07 back\x08 null\x00 \x7fdel \x85next", "bell back null del next"),
+        ("a\tb\nc\r\nd\x0ce", "a\tb\nc\r\nd\x0ce"),
+    ],
+)
+def test_escape_sequences_are_left_out_and_lines_stay(text: str, plain: str):
+    """Shows: U05, U01."""
+    assert without_escapes(text) == plain
+
+
+@given(st.text(st.one_of(st.characters(), st.sampled_from("\x1b\x9b\x9d\x07[];m\\"))))
+def test_nothing_that_a_terminal_obeys_is_left_for_a_model(text: str):
+    """Shows: U05."""
+    left = for_model(text)
+    assert not [char for char in left if unicodedata.category(char) == "Cc" and char not in "\t\n\r\x0c"]
+
+
+def test_text_hidden_in_tags_is_shown_and_counted():
+    """Shows: X07."""
+    smuggled = "".join(chr(0xE0000 + ord(char)) for char in "hi")
+    assert for_model(f"harmless{smuggled}\u202e\n") == (
+        "harmless<U+E0068><U+E0069><U+202E>\n[3 invisible characters are shown as <U+…>: text may be hidden there]"
+    )
+    assert hidden(f"harmless{smuggled}") == 2
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "plain",
+        "\u0645\u06cc\u200c\u062e\u0648",
+        "👩\u200d💻 ❤\ufe0f",
+        "ខ្មែរ\u200bភាសា",
+        "\ufeffbegins with a mark\n",
+        "\u05e9\u05dc\u200f",
+    ],
+)
+def test_what_languages_are_written_with_stays_for_a_model(text: str):
+    assert for_model(text) == text
+    assert hidden(text) == 0
