@@ -35,5 +35,7 @@ def _block(text: str) -> str:
     """No line of it can end the block or open a heading."""
     if not text:
         return ""
-    safe = _ORG_SYNTAX.sub(r"\1,\2", spelled(text))
+    safe = spelled(text)
+    if "*" in safe or "#+" in safe:
+        safe = _ORG_SYNTAX.sub(r"\1,\2", safe)
     return safe if safe.endswith("\n") else f"{safe}\n"
