@@ -8,7 +8,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retinue.app.doctor import Finding, the_conversations, the_definitions, the_ledger, the_machine
+from retinue.app.commands import Commands
+from retinue.app.doctor import (
+    Finding,
+    the_conversations,
+    the_definitions,
+    the_ledger,
+    the_machine,
+    the_sandbox,
+)
 from retinue.app.log import log_line
 from retinue.app.operator import Operator
 from retinue.app.rights import DEFAULT_AGENT, Rights
@@ -18,8 +26,6 @@ from retinue.app.wiring import (
     check_model,
     drivers_of,
     models,
-    no_level,
-    no_shell,
     orders,
     tool_table,
 )
@@ -65,6 +71,7 @@ class App(Sessions, Rights):
             sweep(config.home)
         self._owner = Owner(config.home)
         self._ledger_seen = False
+        self._commands = Commands(config)
         self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
@@ -91,8 +98,8 @@ class App(Sessions, Rights):
             chance=chance,
             tools=table,
             files=GuardedFiles,
-            shell=no_shell,
-            level=no_level,
+            shell=self._commands.shell,
+            level=self._commands.level,
             minimum=Level(config.sandbox_minimum),
             policy=Policy(config.approvals),
             worktree=self._worktrees.make,
@@ -260,6 +267,9 @@ class App(Sessions, Rights):
     async def doctor(self) -> list[Finding]:
         """What is well, what is not, and what to do about it."""
         findings = the_machine(self.config)
+        findings += the_sandbox(
+            await self._commands.level(), await self._commands.lacks(), self._ports.minimum
+        )
         findings += the_definitions(self.agents.broken(), len(self.agents.names()))
         state = the_ledger(self._ledger.path)
         findings += state

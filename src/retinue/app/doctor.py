@@ -9,6 +9,7 @@ from pathlib import Path
 from retinue.app.wiring import check_model
 from retinue.config import Config
 from retinue.domain.agent import Agent
+from retinue.domain.level import Lack, Level
 from retinue.domain.model import NO_MODEL, model_for
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
@@ -37,6 +38,21 @@ def the_machine(config: Config) -> list[Finding]:
         _home(config.home),
         Finding(level="ok", what=f"configuration in {config.file or config.folder}"),
         _model(config),
+    ]
+
+
+def the_sandbox(level: Level, lacks: Sequence[Lack], minimum: Level) -> list[Finding]:
+    """How tightly commands are held here, and what keeps them from being held more tightly."""
+    found = [Finding(level="ok", what=f"commands are held by the sandbox at level {level}")]
+    if not level.reaches(minimum):
+        what = f"no command is run: the sandbox is {level}, and sandbox.minimum is {minimum}"
+        found = [Finding(level="bad", what=what, do="see below, or ask for less in the configuration")]
+    elif level is not Level.STRICT:
+        what = f"commands are held by the sandbox at level {level} only: each of them asks a person"
+        found = [Finding(level="warn", what=what, do="see below")]
+    return found + [
+        Finding(level="warn", what=f"sandbox level {lack.level} is missing: {lack.why}", do=lack.do)
+        for lack in lacks
     ]
 
 

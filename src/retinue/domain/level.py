@@ -1,5 +1,6 @@
 """How tightly commands are held on this machine: found out by trying, shown everywhere, never assumed."""
 
+from dataclasses import dataclass
 from enum import StrEnum
 
 
@@ -18,3 +19,12 @@ class Level(StrEnum):
 
 
 _ORDER = (Level.STRICT, Level.LANDLOCK, Level.NONE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Lack:
+    """Why a level cannot be had on this machine, and what to do about it."""
+
+    level: Level
+    why: str
+    do: str

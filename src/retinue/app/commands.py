@@ -1,0 +1,49 @@
+"""Commands as the application has them: the sandbox is loaded, and its level found out, when the first is asked for."""
+
+from collections.abc import Callable
+from functools import cached_property
+
+from retinue.config import Config
+from retinue.domain.level import Lack, Level
+from retinue.domain.scope import Scope
+from retinue.errors import BadConfig
+from retinue.ports import Ran, Shell
+
+LOWERED = "RETINUE_SANDBOX"
+"""Asks for less than the machine could hold; nothing asks for more."""
+
+
+class Commands:
+    """A run without commands pays nothing for them."""
+
+    def __init__(self, config: Config) -> None:
+        said = config.env.get(LOWERED) or Level.STRICT
+        if said not in list(Level):
+            raise BadConfig(f"{LOWERED} is {said!r}; it can be {', '.join(Level)}")
+        self._most = Level(said)
+        self._env = config.env
+
+    async def level(self) -> Level:
+        return await self._probe.level()
+
+    async def lacks(self) -> tuple[Lack, ...]:
+        """Why it is not a tighter level."""
+        return (await self._probe.found()).lacks
+
+    def shell(self, scope: Scope) -> Shell:
+        async def run(command: str, seconds: float) -> Ran:
+            return await self._bound(scope)(command, seconds)
+
+        return run
+
+    @cached_property
+    def _probe(self):
+        from retinue.sandbox.probe import Probe
+
+        return Probe(most=self._most)
+
+    @cached_property
+    def _bound(self) -> Callable[[Scope], Shell]:
+        from retinue.sandbox.shell import bound
+
+        return bound(self._probe, self._env)
