@@ -95,6 +95,8 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
     assert {name: str(tool.effect) for name, tool in built_in().items()} == snapshot(
         {
             "read": "read",
+            "write": "idempotent",
+            "edit": "once",
             "ls": "read",
             "glob": "read",
             "grep": "read",
@@ -424,6 +426,8 @@ def test_the_arguments_are_the_promised_ones():
     assert shapes == snapshot(
         {
             "read": (["limit", "offset", "path"], ["path"]),
+            "write": (["content", "path"], ["path", "content"]),
+            "edit": (["all", "new", "old", "path"], ["path", "old", "new"]),
             "ls": (["path"], []),
             "glob": (["path", "pattern"], ["pattern"]),
             "grep": (["glob", "path", "pattern"], ["pattern"]),

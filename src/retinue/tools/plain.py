@@ -36,7 +36,7 @@ def placed(real: str, root: str) -> str:
 def size(count: int) -> str:
     """Bytes for a reader."""
     if count < 10_000:  # noqa: PLR2004  (below it the exact number is as short)
-        return f"{count:,} bytes"
+        return f"{count:,} byte{'' if count == 1 else 's'}"
     for unit, factor in (("GB", 1_000_000_000), ("MB", 1_000_000)):
         if count >= factor:
             return f"{count / factor:.1f} {unit}"

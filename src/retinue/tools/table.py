@@ -2,14 +2,16 @@
 
 from retinue.ports import Tool
 from retinue.tools.ask_user import ask_user
+from retinue.tools.edit import edit
 from retinue.tools.glob import glob
 from retinue.tools.grep import grep
 from retinue.tools.ls import ls
 from retinue.tools.read import read
 from retinue.tools.request_scope_expansion import request_scope_expansion
 from retinue.tools.todo import todo
+from retinue.tools.write import write
 
-_TOOLS = (read, ls, glob, grep, todo, ask_user, request_scope_expansion)
+_TOOLS = (read, write, edit, ls, glob, grep, todo, ask_user, request_scope_expansion)
 
 
 def built_in() -> dict[str, Tool]:

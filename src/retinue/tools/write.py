@@ -1,0 +1,32 @@
+"""write: a whole file, made or replaced."""
+
+import asyncio
+from typing import Annotated
+
+from retinue.domain.tool import Effect
+from retinue.errors import Failed
+from retinue.ports import Call
+from retinue.tools.define import tool
+from retinue.tools.plain import placed, size
+
+
+@tool(effect=Effect.IDEMPOTENT, category="files", touches=("write", "path"))
+async def write(
+    call: Call,
+    path: Annotated[str, "The file, relative to the workspace or absolute. Missing folders are made."],
+    content: Annotated[str, "All that the file is to hold."],
+) -> str:
+    """Write a whole text file: it is made, or what it held is replaced. Use edit to change a part of a file; use
+    /tmp for what nobody needs later."""
+    done = await asyncio.to_thread(call.files.write, path, encoded(content))
+    what = "made" if done.made else "replaced"
+    lines = content.count("\n") + (not content.endswith("\n") and bool(content))
+    count = f"{lines:,} {'line' if lines == 1 else 'lines'}, {size(done.size)}"
+    return f"{what} {placed(done.real, call.session.workspace.root)}: {count}"
+
+
+def encoded(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError as error:
+        raise Failed("the text is not valid Unicode: it holds half of a surrogate pair") from error

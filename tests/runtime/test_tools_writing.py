@@ -1,0 +1,286 @@
+"""write and edit, called as the runtime calls them: what changes, what stays, and what the model reads about it."""
+
+import json
+import stat
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from inline_snapshot import snapshot
+
+from retinue.app.wiring import no_shell
+from retinue.domain.rule import below
+from retinue.domain.run import Ask, Run
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.session import Session
+from retinue.domain.workspace import Workspace
+from retinue.errors import Failed, NobodyHere, OutOfScope
+from retinue.ports import Call, Written
+from retinue.sandbox.fileguard import GuardedFiles
+from retinue.tools import edit as edit_tool
+from retinue.tools.nearest import nearest
+from retinue.tools.table import built_in
+
+AT = datetime(2026, 11, 15, tzinfo=UTC)
+Use = Callable[..., Awaitable[str]]
+
+
+async def nobody(_question: str, _options: Sequence[str]) -> str:
+    raise NobodyHere("nobody is here to answer")
+
+
+def a_call(ws: Path) -> Call:
+    where = str(ws)
+    reach = (below(where), *DEFAULT_WRITE)
+    return Call(
+        run=Run(
+            id="r1",
+            ask=Ask(key="k", agent="general", task="t"),
+            session_id="s1",
+            slug="general-1",
+            key="general-1/main",
+            agent="general",
+            path=f"{where}/session.md",
+            created_at=AT,
+        ),
+        session=Session(
+            id="s1",
+            slug="general-1",
+            agent="general",
+            path=where,
+            created_at=AT,
+            updated_at=AT,
+            workspace=Workspace(root=where),
+        ),
+        id="c1",
+        files=GuardedFiles(
+            Scope(read=reach, write=reach, deny=DEFAULT_DENY, root=where, tmp=str(ws.parent / "home/tmp/s1"))
+        ),
+        shell=no_shell(Scope()),
+        ask=nobody,
+    )
+
+
+@pytest.fixture
+def ws(tmp_path: Path) -> Path:
+    ws = tmp_path.resolve() / "ws"
+    ws.mkdir()
+    (ws / "app.py").write_text(
+        "import os\n\n\ndef main():\n    return os.sep\n\n\ndef other():\n    return 1\n"
+    )
+    return ws
+
+
+@pytest.fixture
+def use(ws: Path) -> Use:
+    """Calls a tool with arguments that went through its own parser."""
+
+    async def used(name: str, **arguments: Any) -> str:
+        tool = built_in()[name]
+        return await tool.body(tool.parse(json.dumps(arguments).encode()), a_call(ws))
+
+    return used
+
+
+async def test_write_makes_a_file_or_replaces_it_and_says_which(use: Use, ws: Path):
+    assert await use("write", path="src/new.py", content="a\nb\n") == "made src/new.py: 2 lines, 4 bytes"
+    assert await use("write", path="src/new.py", content="a") == "replaced src/new.py: 1 line, 1 byte"
+    assert await use("write", path="empty", content="") == "made empty: 0 lines, 0 bytes"
+    assert await use("write", path="dos", content="é\r\n") == "made dos: 1 line, 4 bytes"
+    assert (ws / "dos").read_bytes() == "é\r\n".encode()
+    assert await use("write", path="/tmp/note", content="x\n") == "made /tmp/note: 1 line, 2 bytes"
+    assert await use("read", path="/tmp/note") == "x\n"
+    assert await use("ls", path="/tmp") == "note  2"
+
+
+async def test_write_refuses_what_the_scope_refuses(use: Use, ws: Path):
+    """Shows: F15, A085."""
+    for path in (".env", ".git/hooks2", "../x", ".GIT/config"):
+        with pytest.raises(OutOfScope):
+            await use("write", path=path, content="MINE")
+    assert [one.name for one in ws.iterdir()] == ["app.py"]
+
+
+def test_what_they_touch_is_known_before_they_are_called():
+    for name in ("write", "edit"):
+        tool = built_in()[name]
+        assert (tool.touch, str(tool.asks)) == ("write", "unless granted")
+        assert tool.resource is not None
+        assert tool.resource({"path": "a/b"}) == "a/b"
+
+
+async def test_edit_replaces_the_one_place_and_shows_what_changed(use: Use, ws: Path):
+    (ws / "app.py").chmod(0o755)
+    answer = await use("edit", path="app.py", old="os.sep", new="os.name")
+    assert answer == snapshot(
+        """\
+edited app.py: 1 place
+line 5:
+-     return os.sep
++     return os.name\
+"""
+    )
+    assert (ws / "app.py").read_text() == (
+        "import os\n\n\ndef main():\n    return os.name\n\n\ndef other():\n    return 1\n"
+    )
+    assert stat.S_IMODE((ws / "app.py").stat().st_mode) == 0o755
+
+
+async def test_edit_shows_lines_that_come_and_go(use: Use, ws: Path):
+    assert await use("edit", path="app.py", old="\n\ndef other():\n    return 1\n", new="") == snapshot(
+        """\
+edited app.py: 1 place
+line 6:
+-
+-
+- def other():
+-     return 1\
+"""
+    )
+    assert (ws / "app.py").read_text().endswith("return os.sep\n")
+    assert await use("edit", path="app.py", old="import os\n", new="import os\nimport re\n") == snapshot(
+        """\
+edited app.py: 1 place
+line 1:
+- import os
++ import os
++ import re\
+"""
+    )
+
+
+async def test_edit_of_a_text_that_stands_there_more_than_once_says_where_or_takes_them_all(
+    use: Use, ws: Path
+):
+    before = (ws / "app.py").read_text()
+    with pytest.raises(Failed) as failed:
+        await use("edit", path="app.py", old="return", new="yield")
+    assert str(failed.value) == snapshot(
+        "old stands 2 times in app.py, at lines 5, 9: give more of the lines around the one you mean, or all=true. Nothing was changed"
+    )
+    assert (ws / "app.py").read_text() == before
+    answer = await use("edit", path="app.py", old="return", new="yield", all=True)
+    assert answer.startswith(
+        "edited app.py: 2 places\nline 5:\n-     return os.sep\n+     yield os.sep\nline 9:"
+    )
+    assert (ws / "app.py").read_text() == before.replace("return", "yield")
+    (ws / "aaa").write_text("aaa")
+    with pytest.raises(Failed, match="old stands 2 times in aaa, at lines 1, 1"):
+        await use("edit", path="aaa", old="aa", new="b")
+    (ws / "many").write_text("x\n" * 50)
+    with pytest.raises(Failed, match=r"50 times in many, at lines 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, …:"):
+        await use("edit", path="many", old="x", new="y")
+    assert (await use("edit", path="many", old="x", new="y", all=True)).endswith("[and 47 more]")
+
+
+async def test_edit_of_a_text_that_is_not_there_shows_the_nearest_lines(use: Use, ws: Path):
+    with pytest.raises(Failed) as failed:
+        await use("edit", path="app.py", old="def main():\n  return os.sep\n", new="x")
+    assert str(failed.value) == snapshot(
+        """\
+old does not stand in app.py: nothing was changed. The blanks differ from these lines:
+4: def main():
+5:     return os.sep\
+"""
+    )
+    with pytest.raises(Failed) as failed:
+        await use("edit", path="app.py", old="def mian():", new="x")
+    assert str(failed.value).endswith("The nearest lines are:\n4: def main():")
+    with pytest.raises(Failed, match="no line is like the first one of old"):
+        await use("edit", path="app.py", old="@@@@ qqq", new="x")
+
+
+def test_the_nearest_lines_of_a_huge_text_are_found_in_bounded_work():
+    text = "\n".join(["x" * 10_000] * 6_000 + ["needle here"])
+    assert nearest(text, "needle her").startswith(" The blanks differ")
+    assert nearest(text, "noodle her") == " Read it again: no line is like the first one of old."
+    assert nearest(text, "\n  \n") == ""
+
+
+@pytest.mark.parametrize(
+    ("before", "old", "new", "after"),
+    [
+        (b"one\r\ntwo\r\n", "one\ntwo", "1\n2", b"1\r\n2\r\n"),
+        (b"one\r\ntwo\r\n", "one\r\ntwo", "1\r\n2", b"1\r\n2\r\n"),
+        (b"one\r\ntwo\r\n", "two", "2\n3", b"one\r\n2\r\n3\r\n"),
+        (b"one\r\ntwo", "two", "2\n3", b"one\r\n2\r\n3"),
+        (b"one\ntwo\n", "one\r\ntwo", "1\r\n2", b"1\n2\n"),
+        (b"one\ntwo\n", "two", "2\r\n3", b"one\n2\n3\n"),
+        (b"a\nb\r\nc\n", "a", "1\n2", b"1\n2\nb\r\nc\n"),
+        (b"a\nb\r\nc\n", "b", "1\n2", b"a\n1\r\n2\r\nc\n"),
+        (b"\xef\xbb\xbfone\ntwo\n", "one", "1", b"\xef\xbb\xbf1\ntwo\n"),
+        (b"no end", "end", "END", b"no END"),
+        (b"only", "only", "a\r\nb", b"a\r\nb"),
+        (b"a\n\xc3\xa9\n", "\u00e9", "e", b"a\ne\n"),
+        (b"a[1].*\n", ".*", "\\1", b"a[1]\\1\n"),
+        (b"cr\ronly\r", "only", "x", b"cr\rx\r"),
+    ],
+)
+async def test_edit_keeps_line_endings_marks_and_ends(
+    use: Use, ws: Path, before: bytes, old: str, new: str, after: bytes
+):
+    (ws / "f").write_bytes(before)
+    await use("edit", path="f", old=old, new=new)
+    assert (ws / "f").read_bytes() == after
+
+
+@pytest.mark.parametrize(
+    ("data", "old", "new", "said"),
+    [
+        (b"text", "", "x", "old is empty"),
+        (b"text", "x", "x", "old and new are the same"),
+        (b"caf\xe9 x", "x", "y", r"f is not UTF-8 \(byte 3\): it was left as it is"),
+        (b"a\0b x", "x", "y", "f is not text: it was left as it is"),
+        (b"a\r\nb", "a\nb", "a\r\nb", "differ only in line endings"),
+        (b"", "x", "y", "old does not stand in f"),
+    ],
+)
+async def test_edit_refuses_and_leaves_the_file_alone(
+    use: Use, ws: Path, data: bytes, old: str, new: str, said: str
+):
+    (ws / "f").write_bytes(data)
+    with pytest.raises(Failed, match=said):
+        await use("edit", path="f", old=old, new=new)
+    assert (ws / "f").read_bytes() == data
+
+
+async def test_edit_takes_no_file_that_is_too_large_or_has_too_many_places(use: Use, ws: Path):
+    (ws / "big").write_bytes(b"x" * (edit_tool.MAX_FILE + 1))
+    with pytest.raises(Failed, match=r"big is 8\.0 MB: only files up to 8\.0 MB can be edited"):
+        await use("edit", path="big", old="x", new="y")
+    (ws / "many").write_bytes(b"x" * 20_000)
+    with pytest.raises(Failed, match="more than 10,000 times"):
+        await use("edit", path="many", old="x", new="y", all=True)
+    with pytest.raises(Failed, match="no such file: none"):
+        await use("edit", path="none", old="x", new="y")
+
+
+async def test_edit_shows_little_of_a_large_change_and_no_escape_sequences(use: Use, ws: Path):
+    (ws / "f").write_text("x\n")
+    answer = await use("edit", path="f", old="x", new="\x1b[31mred\n" + "y\n" * 500)
+    assert "\x1b" not in answer
+    assert answer.count("\n") < 20
+    assert answer.endswith("+ [489 more lines]")
+
+
+class Meddled(GuardedFiles):
+    """Another program writes the file between the look and the write."""
+
+    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> Written:
+        (Path(self.scope.root) / path).write_text("someone else's\n")
+        return super().write(path, data, instead_of=instead_of)
+
+
+async def test_edit_never_overwrites_what_came_in_between(ws: Path):
+    call = a_call(ws)
+    assert isinstance(call.files, GuardedFiles)
+    tool = built_in()["edit"]
+    with pytest.raises(Failed, match=r"app\.py was changed by someone else meanwhile"):
+        await tool.body(
+            {"path": "app.py", "old": "os.sep", "new": "x", "all": False},
+            replace(call, files=Meddled(call.files.scope)),
+        )
+    assert (ws / "app.py").read_text() == "someone else's\n"
