@@ -41,7 +41,7 @@ class Machine:
     def has_tool(self, effect: str) -> None:
         (self.folder / "own_tools.py").write_text(TOOLS.format(effect=effect))
         (Path(self.env["RETINUE_CONFIG"]) / "config.json").write_text(
-            json.dumps({"tools": ["own_tools:act"]})
+            json.dumps({"tools": ["own_tools:act"], "approvals": "auto"})
         )
 
     async def started(self, *args: str) -> asyncio.subprocess.Process:

@@ -191,7 +191,7 @@ class World:
             store.close()
 
 
-async def no_worktree(*_: Any) -> None:
+async def no_worktree(*_: Any) -> Any:
     """This house stands in no repository."""
 
 
