@@ -9,6 +9,7 @@ from retinue.store.marker import CLOSE, KINDS, OPEN, SIGNATURE, attribute, numbe
 _MARKER_LIKE = re.compile(rf"^(\\*{OPEN}(?:{'|'.join(KINDS)})\b)", re.MULTILINE)
 _ESCAPED_LINE = re.compile(rf"^\\(\\*{OPEN}(?:{'|'.join(KINDS)})\b)", re.MULTILINE)
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
+_UNSAFE_ASCII = bytes({*range(0x20), 0x7F} - {0x09, 0x0A})
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 
 
@@ -36,7 +37,7 @@ def render(entry: Entry) -> bytes:
 
 def escape(text: str) -> tuple[str, bool]:
     """The body as it stands in the file, and whether characters unfit for a text file had to be spelled out."""
-    escaped = _UNSAFE.search(text) is not None
+    escaped = not _fit(text)
     if escaped:
         text = spelled(text.replace("\\", "\\\\"))
     if OPEN in text:
@@ -53,7 +54,15 @@ def unescape(body: str, *, escaped: bool) -> str:
 
 def spelled(text: str) -> str:
     """Characters that would harm a terminal or a text file, written as escapes."""
-    return _UNSAFE.sub(_spelled, text)
+    return text if _fit(text) else _UNSAFE.sub(_spelled, text)
+
+
+def _fit(text: str) -> bool:
+    """Whether nothing in it must be spelled out. Most text is ASCII, where an expression would take six times as long."""
+    if not text.isascii():
+        return _UNSAFE.search(text) is None
+    plain = text.encode()
+    return len(plain.translate(None, _UNSAFE_ASCII)) == len(plain)
 
 
 def _text(entry: Entry) -> str:

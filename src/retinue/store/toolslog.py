@@ -7,7 +7,8 @@ from retinue.domain.transcript import Called, Returned
 from retinue.store.facts import iso
 from retinue.store.markdown import spelled
 
-_ORG_SYNTAX = re.compile(r"^([ \t]*)(,*(?:\*|#\+))", re.MULTILINE)
+_ORG_SYNTAX = re.compile(r"(\n[ \t]*)(,*(?:\*|#\+))")
+"""At the start of a line. Looked for by the end of the line before: that is many times as fast as `^`."""
 
 
 def heading(called: Called, returned: Returned, started_at: datetime) -> str:
@@ -37,5 +38,5 @@ def _block(text: str) -> str:
         return ""
     safe = spelled(text)
     if "*" in safe or "#+" in safe:
-        safe = _ORG_SYNTAX.sub(r"\1,\2", safe)
+        safe = _ORG_SYNTAX.sub(r"\1,\2", f"\n{safe}")[1:]
     return safe if safe.endswith("\n") else f"{safe}\n"
