@@ -37,12 +37,19 @@ class ScriptedReply(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     text: str = ""
     tools: tuple[ScriptedCall, ...] = ()
+    calls: tuple[ScriptedCall, ...] = ()
+    """Another word for tools, as is `tool_calls`."""
+    tool_calls: tuple[ScriptedCall, ...] = ()
     delay: float = 0
     error: str = ""
     reason: Reason = Reason.PROVIDER
     usage: ScriptedUsage = ScriptedUsage()
     stop: Stop | None = None
     model: str = ""
+
+    @property
+    def wanted(self) -> tuple[ScriptedCall, ...]:
+        return self.tools + self.calls + self.tool_calls
 
 
 class ScriptedPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -75,7 +82,7 @@ class Scripted:
         step = max(1, -(-len(reply.text) // _PIECES))
         for at in range(0, len(reply.text), step):
             heard(Delta(text=reply.text[at : at + step]))
-        wishes = tuple(_wish(call) for call in reply.tools)
+        wishes = tuple(_wish(call) for call in reply.wanted)
         return Reply(
             text=reply.text,
             wishes=wishes,
@@ -138,7 +145,7 @@ def _part(path: str, whose: str, value: Any) -> ScriptedPart:
 
 
 def _check(where: str, reply: ScriptedReply) -> None:
-    for call in reply.tools:
+    for call in reply.wanted:
         if bool(call.name) == bool(call.tool):
             raise BadConfig(f"{where}: a call needs either name or tool")
         if call.args is not None and call.arguments is not None:
