@@ -1,0 +1,224 @@
+"""The strict cell: a command in a root of its own, built up from nothing by the system's bubblewrap."""
+
+import os
+import resource
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from retinue.domain.scope import Scope
+from retinue.domain.tmp import TMP
+from retinue.errors import Failed
+from retinue.sandbox import cgroup
+from retinue.sandbox.aftermath import put_right
+from retinue.sandbox.cell import Cell
+from retinue.sandbox.devices import lent
+from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
+from retinue.sandbox.places import made_ready
+from retinue.sandbox.seccomp import program
+
+PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
+"""Where the system keeps it: never looked for along a PATH, and some systems let only this one make namespaces."""
+
+UID = 1000
+NAME = "agent"
+HOST = "cell"
+SMALL = 67_108_864
+LARGE = 536_870_912
+"""Bytes of memory that a folder which lasts only as long as the command may take."""
+
+ENVIRONMENT = {
+    "PATH": "/usr/local/bin:/usr/bin:/bin:/usr/local/sbin:/usr/sbin:/sbin",
+    "HOME": TMP, "TMPDIR": TMP, "USER": NAME, "LOGNAME": NAME, "SHELL": "/bin/sh", "LANG": "C.UTF-8",
+    "TERM": "dumb", "EMAIL": f"{NAME}@localhost",
+}  # fmt: skip
+
+LIMITS = (
+    ("c", resource.RLIMIT_CORE, 0, 1),
+    ("f", resource.RLIMIT_FSIZE, 1_073_741_824, 1024),
+    ("v", resource.RLIMIT_AS, 34_359_738_368, 1024),
+    ("d", resource.RLIMIT_DATA, 4_294_967_296, 1024),
+    ("n", resource.RLIMIT_NOFILE, 4096, 1),
+    ("u", resource.RLIMIT_NPROC, 512, 1),
+)
+"""The shell's letter, the limit, its value, and the unit that the shell counts in."""
+
+_MADE_UP = {
+    "/etc/passwd": f"{NAME}:x:{UID}:{UID}:{NAME}:{TMP}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
+    "/etc/group": f"{NAME}:x:{UID}:\nnogroup:x:65534:\n",
+    "/etc/hosts": f"127.0.0.1 localhost {HOST}\n::1 localhost\n",
+    "/etc/nsswitch.conf": "passwd: files\ngroup: files\nhosts: files\n",
+}
+
+_LAID = ("alternatives", "fonts", "java-11-openjdk", "java-17-openjdk", "java-21-openjdk", "pki/ca-trust/extracted",
+         "pki/tls/certs", "ssl/certs")  # fmt: skip
+_COPIED = ("debian_version", "ld.so.cache", "localtime", "os-release", "ssl/openssl.cnf")
+"""What programs of the system look for in /etc; nothing in it is anybody's secret. A copy costs less than a mount."""
+
+_COVER = {
+    How.SEALED_FILE: ("--ro-bind", "/dev/null"),
+    How.SEALED_FOLDER: ("--perms", "0000", "--size", "4096", "--tmpfs"),
+    How.BLANK_FOLDER: ("--perms", "0555", "--size", "4096", "--tmpfs"),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Fds:
+    """Descriptors that the program is started with."""
+
+    held: list[int] = field(default_factory=list[int])
+
+    def of(self, text: bytes) -> str:
+        """One that reads this text."""
+        fd = os.memfd_create("retinue", os.MFD_CLOEXEC)
+        self.held.append(fd)
+        os.write(fd, text)
+        os.lseek(fd, 0, os.SEEK_SET)
+        return str(fd)
+
+    def at(self, place: str) -> str:
+        """One of exactly this file or folder: not of what a link has put in its way meanwhile."""
+        fd = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        self.held.append(fd)
+        if os.readlink(f"/proc/self/fd/{fd}") != place:  # noqa: PTH115
+            raise Failed(f"{place} was being moved while a command was made ready: try again")
+        return str(fd)
+
+    def close(self) -> None:
+        for fd in self.held:
+            with suppress(OSError):
+                os.close(fd)
+
+
+def found() -> str | None:
+    """The system's own bubblewrap."""
+    return next((place for place in PLACES if os.access(place, os.X_OK)), None)
+
+
+def strict(scope: Scope, command: str, *, bwrap: str) -> Cell:
+    """One command in a cell that holds what the scope allows and nothing else. Failed when it cannot be built."""
+    code = program()
+    if code is None:
+        raise Failed("the system calls of this machine are not known: commands cannot be held strictly here")
+    if "\0" in command:
+        raise Failed("the command holds a NUL character, which no command can")
+    fds = _Fds()
+    group = ""
+    try:
+        plan = planned(scope)
+        made_ready(plan)
+        options = [*_NAMESPACES, *_system(fds), *_scoped(plan, fds, bwrap), "--seccomp", fds.of(code)]
+        inner = fds.of(b"".join(os.fsencode(word) + b"\0" for word in options))
+        group = cgroup.joined()
+    except OSError as error:
+        fds.close()
+        raise Failed(f"the sandbox for the command cannot be built: {error}") from error
+    except BaseException:
+        fds.close()
+        raise
+    outer = ("/bin/sh", "-c", cgroup.JOIN, group) if group else ()
+
+    def after() -> tuple[str, ...]:
+        cgroup.left(group)
+        return (*plan.notes, *put_right(scope, plan))
+
+    return Cell(
+        argv=(*outer, bwrap, "--args", inner, "--", *_shell(), command),
+        env={},
+        fds=tuple(fds.held),
+        after=after,
+        head=len(outer) + 1,
+    )
+
+
+_NAMESPACES = (
+    "--unshare-user", "--unshare-all", "--uid", str(UID), "--gid", str(UID), "--hostname", HOST,
+    "--cap-drop", "ALL", "--new-session", "--die-with-parent", "--clearenv",
+    *(word for name, value in ENVIRONMENT.items() for word in ("--setenv", name, value)),
+)  # fmt: skip
+
+
+def _system(fds: _Fds) -> list[str]:
+    """What every command finds: programs, a few files of /etc, its own /proc and /dev, and room that does not last."""
+    words: list[str] = []
+    for place in SYSTEM:
+        if os.path.islink(place):  # noqa: PTH114
+            words += ["--symlink", os.readlink(place), place]  # noqa: PTH115
+        elif os.path.isdir(place):  # noqa: PTH112
+            words += ["--ro-bind", place, place]
+    for place, text in _MADE_UP.items():
+        words += ["--file", fds.of(text.encode()), place]
+    for name in _COPIED:
+        if text := _copied(f"/etc/{name}"):
+            words += ["--file", fds.of(text), f"/etc/{name}"]
+    for name in _LAID:
+        words += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"] if os.path.isdir(f"/etc/{name}") else []  # noqa: PTH112
+    words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
+    for name, place in lent().items():
+        words += ["--dev-bind", place, f"/dev/{name}"]
+    words += [*_room("/dev/shm", SMALL), "--remount-ro", "/dev"]  # noqa: S108
+    return [*words, "--dir", "/run", "--symlink", TMP, "/var/tmp"]  # noqa: S108
+
+
+def _copied(place: str) -> bytes:
+    """The file's text as it is now; nothing if there is none."""
+    try:
+        status = os.stat(place)  # noqa: PTH116
+    except OSError:
+        return b""
+    return _text(place, status.st_mtime_ns, status.st_size)
+
+
+@lru_cache(maxsize=32)
+def _text(place: str, _changed: int, size: int) -> bytes:
+    with open(place, "rb") as file:  # noqa: PTH123
+        return file.read(size)
+
+
+def _scoped(plan: Plan, fds: _Fds, bwrap: str) -> list[str]:
+    exact = "--bind-fd" in _help(bwrap)
+    words = (
+        _laid(Mount(how=How.WRITE, at=TMP, source=plan.tmp), fds, exact) if plan.tmp else _room(TMP, LARGE)
+    )
+    for mount in plan.mounts:
+        words += _laid(mount, fds, exact)
+    if "--disable-userns" in _help(bwrap):
+        words.append("--disable-userns")
+    return [*words, "--remount-ro", "/", "--chdir", plan.cwd]
+
+
+def _laid(mount: Mount, fds: _Fds, exact: bool) -> list[str]:
+    if mount.how is How.BLANK_FILE:
+        return ["--perms", "0444", "--ro-bind-data", fds.of(b""), mount.at]
+    if (cover := _COVER.get(mount.how)) is not None:
+        sealed = ["--remount-ro", mount.at] if "--tmpfs" in cover else []
+        return [*cover, mount.at, *sealed]
+    option = "--bind" if mount.how is How.WRITE else "--ro-bind"
+    source = fds.at(mount.source)
+    return [f"{option}-fd", source, mount.at] if exact else [option, mount.source, mount.at]
+
+
+def _room(at: str, size: int) -> list[str]:
+    return ["--perms", "0700", "--size", str(size), "--tmpfs", at]
+
+
+def _shell() -> tuple[str, ...]:
+    """Sets the limits and becomes the shell of the command, which stays one word. In a namespace of its own the number
+    of processes is counted anew; before Linux 5.14 it was counted with all others of the user."""
+    shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
+    processes = "u" if shell.endswith("bash") else "p"
+    lines: list[str] = []
+    for letter, which, most, unit in LIMITS:
+        hard = resource.getrlimit(which)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        flag = processes if letter == "u" else letter
+        lines.append(f"ulimit -{flag} {value // unit}")
+    return (shell, "-c", f'{" && ".join(lines)} && exec {shell} -c -- "$0"')
+
+
+@lru_cache(maxsize=8)
+def _help(bwrap: str) -> str:
+    """What this bubblewrap can do, in its own words; asked once."""
+    asked = subprocess.run([bwrap, "--help"], env={}, capture_output=True, text=True, check=False)  # noqa: S603
+    return asked.stdout + asked.stderr
