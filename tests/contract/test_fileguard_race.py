@@ -31,6 +31,14 @@ while os.getppid() == {parent}:
 """
 
 
+SWAPPERS: dict[Path, "subprocess.Popen[bytes]"] = {}
+
+
+def stopped(ws: Path) -> None:
+    SWAPPERS[ws].kill()
+    SWAPPERS[ws].wait()
+
+
 @pytest.fixture(params=["relative", "absolute"])
 def ws(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """`d` is a folder at one moment and a link to the outside at the next."""
@@ -43,10 +51,11 @@ def ws(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     with subprocess.Popen([*command, home / "ws/d", home / "ws/l"], stdout=subprocess.PIPE) as swapper:
         assert swapper.stdout is not None
         swapper.stdout.readline()
+        SWAPPERS[home / "ws"] = swapper
         try:
             yield home / "ws"
         finally:
-            swapper.kill()
+            SWAPPERS.pop(home / "ws").kill()
 
 
 def outcomes(read: Callable[[], bytes], *wanted: str) -> Counter[str]:
@@ -95,3 +104,54 @@ def test_a_walk_never_looks_into_the_link(ws: Path):
         assert all("only-outside" not in one.path for one in files.walk("."))
         walks += 1
     assert walks > 0
+
+
+def inside_and_outside(ws: Path) -> tuple[set[str], set[str]]:
+    """What lies in the folder that is swapped, whatever its name is just now, and what lies outside."""
+    folder = next(one for one in (ws / "d", ws / "l") if not one.is_symlink())
+    return {one.name for one in folder.rglob("*")}, {one.name for one in (ws.parent / "outside").rglob("*")}
+
+
+@pytest.mark.parametrize("opener", [best_opener(), walk_open], ids=["kernel", "walk"])
+@pytest.mark.parametrize("below_it", ["", "new/"], ids=["file", "folder"])
+def test_a_swap_while_writing_never_makes_a_file_outside(ws: Path, opener: Opener, below_it: str):
+    """Shows: F06, F16."""
+    files = GuardedFiles(Scope(read=(below(str(ws)),), write=(below(str(ws)),), root=str(ws)), opener=opener)
+    numbers = iter(range(10**9))
+
+    def write() -> bytes:
+        return files.write(f"d/{below_it}{next(numbers)}", b"mine").real.encode()
+
+    seen = outcomes(write, "inside", "refused")
+    stopped(ws)
+    inside, outside = inside_and_outside(ws)
+    assert outside == {"f"}
+    assert (ws.parent / "outside/f").read_bytes() == SECRET
+    assert seen["inside"] > 0
+    assert seen["refused"] > 0
+    assert not [name for name in inside if name.startswith(".retinue-")]
+    assert len(inside - {"f", "new"}) >= seen["inside"]
+
+
+def test_a_swap_while_a_file_is_replaced_never_touches_the_one_outside(ws: Path):
+    """Shows: F06."""
+    files = GuardedFiles(Scope(read=(below(str(ws)),), write=(below(str(ws)),), root=str(ws)))
+
+    def write() -> bytes:
+        return files.write("d/f", b"mine").real.encode()
+
+    assert outcomes(write, "inside", "refused")["inside"] > 0
+    assert (ws.parent / "outside/f").read_bytes() == SECRET
+
+
+def test_the_race_is_real_for_a_writer_that_compares_names(ws: Path):
+    numbers = iter(range(10**9))
+
+    def write() -> bytes:
+        name = os.path.normpath(ws / f"d/{next(numbers)}")
+        if not name.startswith(f"{ws}/"):
+            raise OutOfScope(name)
+        Path(name).write_bytes(b"mine")
+        return b"" if not (ws.parent / "outside" / Path(name).name).exists() else SECRET
+
+    assert outcomes(write, "escaped")["escaped"] > 0
