@@ -291,3 +291,15 @@ async def test_a_yes_for_one_scope_is_none_for_another(world: Any):
         assert (waiting.status, sent) == (Status.WAITING, [])
         (again,) = await pending(house)
         assert again.id != asked.id
+
+
+async def test_a_run_that_waits_for_a_person_can_be_stopped_and_asks_no_more(world: Any):
+    async with world.open(calls(WISH), says("Next."), tools=[mail()], policy=Policy.ASK) as house:
+        run = await house.run("Write.")
+        (asked,) = await pending(house)
+        assert (await house.cancel(run)).status is Status.CANCELLED
+        with pytest.raises(Refused, match="void already"):
+            await answer(house, asked, Answer.ALLOW)
+        session = await house.store.find(run.session_id)
+        assert (await house.run("And now?", session=session)).text == "Next."
+        assert sent == []

@@ -34,6 +34,8 @@ class State(StrEnum):
     ALLOWED = "allowed"
     DENIED = "denied"
     EXPIRED = "expired"
+    VOID = "void"
+    """The run that asked was stopped: there is nothing to answer any more."""
     USED = "used"
     """It allowed a call, and that call was begun: it allows nothing any more."""
 
@@ -87,6 +89,9 @@ class Approval:
 
     def expired(self) -> Self:
         return replace(self, state=State.EXPIRED)
+
+    def void(self) -> Self:
+        return replace(self, state=State.VOID)
 
     def used(self) -> Self:
         if self.state is not State.ALLOWED:

@@ -12,7 +12,7 @@ from retinue.runtime.announce import closed, told
 
 
 async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> Run:
-    """What waits in the queue or is nobody's ends here; ours is stopped at once; another process is asked to. Whether
+    """What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is asked to. Whether
     its owner lives is asked in the step itself: a moment before, another process may not yet have taken it up."""
 
     def wanted(tx: Tx) -> Run:
@@ -21,7 +21,9 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
             raise NotFound(f"there is no run {run_id}")
         if run.status.final:
             return run
-        if run.status is Status.QUEUED or not alive(run.owner):
+        if run.status is not Status.RUNNING or not alive(run.owner):
+            for asked in tx.approvals(run=run.id, state=[State.PENDING]):
+                tx.set_approval(asked.void())
             return closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
         run = replace(run, reason=Reason.USER_CANCEL)
         tx.set_run(run)

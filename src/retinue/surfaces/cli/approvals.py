@@ -16,7 +16,12 @@ COLUMNS: Sequence[Column] = (
     ("APPROVAL", lambda row: row["id"]),
     ("STATE", lambda row: row["state"]),
     ("WHO", lambda row: row["agent"]),
-    ("WANTS", lambda row: f"{row['tool']} {one_line(row['resource'], 80)}"),
+    (
+        "WANTS",
+        lambda row: (
+            row["tool"] if row["touch"] == "tool" else f"{row['tool']} {one_line(row['resource'], 80)}"
+        ),
+    ),
     ("UNTIL", lambda row: row["expires_at"]),
 )
 
@@ -64,7 +69,8 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
     """
     asked = await app.approval(approval)
     given = await app.answer(asked.id, answer)
-    terminal.note(f"{given.tool} {one_line(given.resource, 120)}: {answer}")
+    what = "" if given.touch == "tool" else f" {one_line(given.resource, 120)}"
+    terminal.note(f"{given.tool}{what}: {answer}")
     run = await app.find_run(given.run)
     if run.status.live and await app.works(run):
         return await reported(app, terminal, await followed(app, terminal, lambda: app.find_run(run.id)))

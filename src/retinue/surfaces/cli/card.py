@@ -18,9 +18,10 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
     lines = [
         f"approval {approval.id}",
         f"  {' > '.join(approval.chain)}",
-        f"  wants: {_WHAT[approval.touch]} {approval.tool if approval.touch == 'more' else ''}".rstrip(),
+        f"  wants: {_WHAT[approval.touch]} {approval.tool if approval.touch in ('more', 'tool') else ''}".rstrip(),
     ]
-    lines += [f"    {line}" for line in approval.resource.split("\n")]
+    if approval.touch != "tool":
+        lines += [f"    {line}" for line in approval.resource.split("\n")]
     for name, text in _arguments(approval):
         lines.append(f"  {name}:")
         lines += [f"    {line}" for line in _cut(text, whole=whole)]
