@@ -1,8 +1,12 @@
 """The table of commands, each loaded on use: start-up is a promise, so the overview needs nothing but this file."""
 
+import gc
 import sys
 
 from retinue import __version__
+
+_SELDOM = 100_000
+"""How many new values before a search for cycles. A command loads and lists much that has none, and soon ends."""
 
 TABLE = {
     "Talk": {
@@ -61,6 +65,7 @@ def main() -> None:
     if arguments == ["--version"]:
         sys.stdout.write(f"retinue {__version__}\n")
         return
+    gc.set_threshold(_SELDOM)
     from retinue.surfaces.cli.front import play
 
     places = {name: where for commands in TABLE.values() for name, (_, where) in commands.items()}

@@ -7,6 +7,7 @@ import os
 from collections.abc import AsyncGenerator, Iterator
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -56,8 +57,9 @@ class FileStore:
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
         everything = await self._threads.do(self._shelf.listed)
-        chosen = [each for each in everything if (children or each.top) and agent in {None, each.agent}]
-        return sorted(chosen, key=lambda each: (each.updated_at, each.id), reverse=True)
+        chosen = [each for each in everything if (children or each.top) and agent in (None, each.agent)]
+        by_id = sorted(chosen, key=attrgetter("id"), reverse=True)
+        return sorted(by_id, key=attrgetter("updated_at"), reverse=True)
 
     async def free(self, session: Session) -> None:
         """Held says who has the session open; nothing is read or written."""

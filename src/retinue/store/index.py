@@ -74,17 +74,21 @@ class Index:
         except OSError:
             return []
         try:
-            known = self._loaded() if self._known is None else self._known
-            found: dict[str, Family] = {}
-            changed: set[str] = set()
-            for name in tree.tops(self._root):
-                family = known.get(name)
-                if family is None or not _as_before(family, directory):
-                    family = _surveyed(self._root, name, read)
-                    changed.add(name)
-                found[name] = family
+            with _no_collecting():
+                return self._sessions(directory, read)
         finally:
             os.close(directory)
+
+    def _sessions(self, directory: int, read: Callable[[str], Session]) -> list[Session]:
+        known = self._loaded() if self._known is None else self._known
+        found: dict[str, Family] = {}
+        changed: set[str] = set()
+        for name in tree.tops(self._root):
+            family = known.get(name)
+            if family is None or not _as_before(family, directory):
+                family = _surveyed(self._root, name, read)
+                changed.add(name)
+            found[name] = family
         self._known = found
         self._keep(found, self._unsaved | changed, gone=known.keys() - found.keys())
         return [session for family in found.values() for session in family.sessions]
@@ -97,8 +101,7 @@ class Index:
                 data = memoryview(file.read())
             if zlib.crc32(data[4:]) != int.from_bytes(data[:4], "big"):
                 return {}
-            with _no_collecting():
-                kept = _DECODER.decode(data[4:])
+            kept = _DECODER.decode(data[4:])
         except (OSError, ValueError):
             return {}
         return kept.families if (kept.form, kept.root) == (_FORM, self._root) else {}
@@ -168,7 +171,8 @@ def _encoded(root: str, found: Mapping[str, Family]) -> bytes:
 
 @contextmanager
 def _no_collecting() -> Generator[None]:
-    """A hundred thousand new values with no cycles among them: looking for some would take longer than making them."""
+    """Very many values with no cycles among them: looking for some again and again would take longer than making
+    them."""
     was = gc.isenabled()
     gc.disable()
     try:
