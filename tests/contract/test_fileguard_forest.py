@@ -1,6 +1,6 @@
 """The guard of files against random paths in random forests of links, judged by an oracle that resolves names by itself.
 
-`RETINUE_PATHS=200000 scripts/test -s tests/contract/test_fileguard_forest.py` takes the long way and prints what it saw.
+`FOREST_PATHS=200000 scripts/test -s tests/contract/test_fileguard_forest.py` takes the long way and prints what it saw.
 """
 
 import os
@@ -18,7 +18,7 @@ from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.openat2 import best_opener, walk_open
 
-PATHS = int(os.environ.get("RETINUE_PATHS", "3000"))
+PATHS = int(os.environ.get("FOREST_PATHS", "3000"))
 TREES = max(1, PATHS // 1_500)
 OPENERS = {"kernel": best_opener(), "walk": walk_open}
 NAMES = ("a", "b", "c", "d", "e", ".env", ".git", ".ENV", "node_modules")

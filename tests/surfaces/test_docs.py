@@ -32,6 +32,7 @@ from retinue.store.definitions import parse_preset
 from retinue.store.fields import KNOWN
 from retinue.testing.model_server import ModelServer
 from retinue.testing.replies import reply
+from retinue.tools.table import built_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -234,6 +235,15 @@ def test_the_list_of_closed_places_is_complete():
         for pattern in ALWAYS_CLOSED
     ]
     assert [place for place in places if f"`{place}`" not in text] == []
+
+
+def test_the_list_of_tools_is_complete_with_their_arguments():
+    text = (ROOT / "docs/reference/tools.md").read_text(encoding="utf-8")
+    rows = [
+        f"| `{name}` | {', '.join(f'`{each}`' for each in tool.spec.schema['properties'])} |"
+        for name, tool in built_in().items()
+    ]
+    assert [row for row in rows if row not in text] == []
 
 
 def test_the_list_of_built_in_agents_is_complete():
