@@ -79,7 +79,7 @@ def texts(entries: list[Entry]) -> list[str]:
 
 
 @given(st.lists(st.lists(entries, min_size=1, max_size=3), min_size=1, max_size=4))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_what_is_kept_is_what_another_process_reads(runs: list[list[Entry]]):
     async def compared(home: Path) -> None:
         store, other = FileStore(home, fixed_chance()), FileStore(home, fixed_chance())

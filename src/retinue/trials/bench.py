@@ -16,11 +16,13 @@ from typing import Any
 from retinue.app import App
 from retinue.app import open as open_app
 from retinue.config import load
+from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Said
 from retinue.domain.turn import Delta, Model, Request
 from retinue.drivers.gateway import Gateway
 from retinue.drivers.openai_chat import OpenAIChat
 from retinue.engine.chance import system_chance
+from retinue.store.files import FileStore
 
 
 def _reads(count: int) -> list[dict[str, Any]]:
@@ -119,13 +121,9 @@ async def history(place: Path, _: int) -> list[Row]:
     async with _served(place, TOOL_TURN) as url, _app(place, url) as app:
         for entries, most in ((10, None), (1_000, 3.0), (10_000, 25.0)):
             session = await _long(app, place, entries)
-            loads: list[float] = []
-            for _ in range(3):
-                began = time.process_time()
-                async with app.store.open(await app.session(session)):
-                    loads.append(time.process_time() - began)
             if entries == 10_000:  # noqa: PLR2004  (the size the claim is made for)
-                rows.append(Row(what="load 10,000 entries", value=min(loads) * 1000, unit="ms CPU", most=60))
+                load = await _load(app, session)
+                rows.append(Row(what="load 10,000 entries", value=load, unit="ms CPU", most=60))
             rows.append(
                 Row(
                     what=f"a turn at {entries:,} entries",
@@ -280,6 +278,22 @@ async def _long(app: App, place: Path, entries: int) -> str:
         await talk.append(*past)
         await talk.rest()
     return run.session_id
+
+
+async def _load(app: App, session: str) -> float:
+    """The best of three, each by a store that has nothing kept of the conversation."""
+    found = await app.session(session)
+    loads: list[float] = []
+    for _ in range(3):
+        store = FileStore(app.store.root, system_chance())
+        loads.append(await _times(1, lambda store=store: _opened(store, found)))
+        store.close()
+    return min(loads)
+
+
+async def _opened(store: FileStore, session: Session) -> None:
+    async with store.open(session):
+        pass
 
 
 async def _late_turn(app: App, session: str, url: str) -> float:
