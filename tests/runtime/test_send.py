@@ -31,7 +31,7 @@ async def test_a_second_birth_with_the_same_key_is_the_first_run(world: Any):
 
 async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were_asked(world: Any):
     """Shows: C044."""
-    async with world.open(says("A."), says("B."), says("C."), hold=True) as house:
+    async with world.open(says("One."), says("Two."), says("Ten."), hold=True) as house:
         session = await house.begin()
         first = await house.ask("First.", session=session)
         second = await house.ask("Second.", session=session)
@@ -44,9 +44,9 @@ async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were
         ]
         house.driver.hold.set()
         done = [await house.ended(run) for run in (first, second, third)]
-        assert [run.text for run in done] == ["A.", "B.", "C."]
+        assert [run.text for run in done] == ["One.", "Two.", "Ten."]
         texts = [entry.text for entry in await house.entries(first)]
-        assert texts == ["First.", "A.", "Second.", "B.", "Third.", "C."]
+        assert texts == ["First.", "One.", "Second.", "Two.", "Third.", "Ten."]
 
 
 async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(world: Any):

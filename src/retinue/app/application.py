@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from retinue.app.commands import Commands
+from retinue.app.commands import Commands, loosest
 from retinue.app.doctor import (
     Finding,
     the_conversations,
@@ -21,14 +21,7 @@ from retinue.app.log import log_line
 from retinue.app.operator import Operator
 from retinue.app.rights import DEFAULT_AGENT, Rights
 from retinue.app.sessions import LIVE, Sessions
-from retinue.app.wiring import (
-    Question,
-    check_model,
-    drivers_of,
-    models,
-    orders,
-    tool_table,
-)
+from retinue.app.wiring import Question, check_model, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.approval import Policy
@@ -76,7 +69,7 @@ class App(Sessions, Rights):
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         Sessions.__init__(
-            self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives
+            self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives, redact
         )
         self.store.sweep()
         self.agents = DefinitionCatalogue(
@@ -263,6 +256,12 @@ class App(Sessions, Rights):
         return found[0]
 
     # the machine
+
+    async def sandbox(self, run: Run) -> Level | None:
+        """How tightly the run's commands were held at the least; None: it ran none."""
+        if not run.tool_calls:
+            return None
+        return await loosest(run.id, self.store.portions(await self.store.find(run.session_id)))
 
     async def doctor(self) -> list[Finding]:
         """What is well, what is not, and what to do about it."""

@@ -3,13 +3,16 @@
 import os
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from retinue.config import load
+from retinue.domain.redact import Redactor, Veil
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
-from retinue.domain.transcript import Entry
+from retinue.domain.transcript import Called, Entry
 from retinue.engine.chance import system_chance
 from retinue.engine.owner import Owner
 from retinue.errors import Refused, RetinueError
@@ -24,12 +27,18 @@ class Sessions:
     """The half of the application that needs no model."""
 
     def __init__(
-        self, store: FileStore, ledger: Ledger, chance: Chance, lives: Callable[[Run], bool]
+        self,
+        store: FileStore,
+        ledger: Ledger,
+        chance: Chance,
+        lives: Callable[[Run], bool],
+        redact: Redactor,
     ) -> None:
         self.store = store
         self.ledger = ledger
         self.chance = chance
         self.lives = lives
+        self.redact = redact
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
         return await self.store.sessions(agent=agent, children=children)
@@ -74,13 +83,20 @@ class Sessions:
         async for entries in self.store.portions(await self.store.find(ref)):
             yield entries
 
+    async def exported(self, ref: str) -> AsyncGenerator[list[Entry]]:
+        """The same for others to see: a person may have written a key into the file."""
+        async for entries in self.portions(ref):
+            yield [_redacted(entry, self.redact) for entry in entries]
+
     async def text(self, ref: str) -> AsyncGenerator[str]:
-        """A conversation as it stands in its file, piece by piece."""
+        """A conversation as it stands in its file, piece by piece, without secrets."""
+        veil = Veil(self.redact)
         async for piece in self.store.text(await self.store.find(ref)):
-            yield piece
+            yield veil.shown(piece)
+        yield veil.rest()
 
     async def rename(self, ref: str, name: str) -> Session:
-        return await self.store.change(await self.store.find(ref), name=name)
+        return await self.store.change(await self.store.find(ref), name=self.redact(name))
 
     async def pin(self, ref: str) -> Session:
         return await self.store.change(await self.store.find(ref), pinned_at=self.chance.now())
@@ -103,7 +119,9 @@ class Sessions:
     async def branch(
         self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
     ) -> Session:
-        return await self.store.branch(await self.store.find(ref), at=at, include=include, name=name)
+        return await self.store.branch(
+            await self.store.find(ref), at=at, include=include, name=self.redact(name)
+        )
 
     async def _no_live_run(self, session: Session) -> None:
         for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
@@ -111,17 +129,26 @@ class Sessions:
                 raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
 
 
+def _redacted(entry: Entry, redact: Redactor) -> Entry:
+    if isinstance(entry, Called):
+        return replace(entry, tool=redact(entry.tool), args=redact(entry.args))
+    return replace(entry, text=redact(entry.text))
+
+
 @asynccontextmanager
 async def open_sessions(*, home: str | None) -> AsyncGenerator[Sessions]:
     """That half alone, on this machine's files. Nothing is written that is not asked for, so that conversations can
     be listed and read where nothing can be written."""
-    folder = load(os.environ, home=home).home
+    config = load(os.environ, home=home)
+    folder = config.home
     chance = system_chance()
     store = FileStore(folder / "sessions", chance)
     ledger = SqliteLedger(folder / "ledger.db")
     store.sweep()
     try:
-        yield Sessions(store, ledger, chance, lambda run: bool(run.owner) and Owner.alive(folder, run.owner))
+        alive = partial(Owner.alive, folder)
+        redact = Redactor(config.secrets())
+        yield Sessions(store, ledger, chance, lambda run: bool(run.owner) and alive(run.owner), redact)
     finally:
         await ledger.close()
         store.close()

@@ -28,7 +28,7 @@ class Hearing:
             if shown := self._thought.shown(delta.thinking):
                 self._tell("thinking.delta", text=shown)
         elif delta.waiting:
-            self._tell("run.state", phase="model", note=delta.waiting)
+            self._tell("run.state", phase="model", note=self._redact(delta.waiting))
 
     def finish(self) -> None:
         """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""

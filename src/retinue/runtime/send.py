@@ -92,7 +92,7 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
     run_id = ports.chance.entry_id()
     return Run(
         id=run_id,
-        ask=replace(ask, task=ask.task and ports.redact(ask.task), label=ports.redact(ask.label)),
+        ask=_redacted(ask, ports),
         session_id=session.id,
         slug=session.slug,
         key=session.key,
@@ -100,11 +100,21 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
         path=f"{session.path}/session.md",
         root=run_id,
         depth=session.depth,
-        model=ask.model or "",
+        model=ports.redact(ask.model or ""),
         thinking=ask.thinking or "",
         workspace=session.workspace.root,
         owner=ports.owner,
         created_at=ports.chance.now(),
+    )
+
+
+def _redacted(ask: Ask, ports: Ports) -> Ask:
+    """A key may be pasted anywhere, also where a model is asked for."""
+    return replace(
+        ask,
+        task=ask.task and ports.redact(ask.task),
+        label=ports.redact(ask.label),
+        model=ask.model and ports.redact(ask.model),
     )
 
 

@@ -42,7 +42,7 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
             preset_hash=preset_hash(preset),
             workspace=born.workspace,
             parent=child.parent,
-            description=child.description,
+            description=ports.redact(child.description),
             ceilings=born.ceilings,
             lifted=born.lifted,
         ),

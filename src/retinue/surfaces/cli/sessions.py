@@ -128,10 +128,10 @@ async def unpin_session(app: Sessions, terminal: Terminal, session: str) -> None
 @click.argument("session")
 @on_sessions()
 async def export_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Print the conversation as Markdown, or its entries as JSON."""
+    """Print the conversation as Markdown, or its entries as JSON, without what looks like a key."""
     if terminal.json:
         with terminal.array() as add:
-            async for entries in app.portions(session):
+            async for entries in app.exported(session):
                 for entry in entries:
                     add(entry_json(entry))
         return
