@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from retinue.app.wiring import no_level, no_shell, nobody, orders
+from retinue.app.wiring import nobody, orders
 from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
@@ -33,6 +33,7 @@ from retinue.store.files import FileStore
 from retinue.store.frontmatter import with_paths
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import PlayedDriver, Step
+from retinue.testing.shells import no_level, no_shell
 from retinue.tools.table import built_in
 
 

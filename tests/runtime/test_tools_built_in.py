@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from retinue.app.wiring import no_shell
 from retinue.domain.rule import below
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import DEFAULT_DENY, Scope
@@ -21,6 +20,7 @@ from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
 from retinue.ports import Call, Found, Opened
 from retinue.sandbox.fileguard import GuardedFiles
+from retinue.testing.shells import no_shell
 from retinue.tools import ls as ls_tool
 from retinue.tools.grep import Hunt
 from retinue.tools.table import built_in
@@ -100,6 +100,7 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "ls": "read",
             "glob": "read",
             "grep": "read",
+            "bash": "once",
             "todo": "idempotent",
             "ask_user": "idempotent",
             "request_scope_expansion": "idempotent",
@@ -431,6 +432,7 @@ def test_the_arguments_are_the_promised_ones():
             "ls": (["path"], []),
             "glob": (["path", "pattern"], ["pattern"]),
             "grep": (["glob", "path", "pattern"], ["pattern"]),
+            "bash": (["command", "timeout"], ["command"]),
             "todo": (["items"], ["items"]),
             "ask_user": (["options", "question"], ["question"]),
             "request_scope_expansion": (["reason", "resource", "tool"], ["tool", "resource", "reason"]),

@@ -17,7 +17,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
-from retinue.app.wiring import no_shell
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import Scope
@@ -27,6 +26,7 @@ from retinue.domain.workspace import Workspace
 from retinue.errors import Usage
 from retinue.ports import Call, Tool
 from retinue.sandbox.fileguard import GuardedFiles
+from retinue.testing.shells import no_shell
 from retinue.tools.arguments import prescan
 from retinue.tools.define import tool
 

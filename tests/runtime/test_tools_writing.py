@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from retinue.app.wiring import no_shell
 from retinue.domain.rule import below
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
@@ -20,6 +19,7 @@ from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
 from retinue.ports import Call, Written
 from retinue.sandbox.fileguard import GuardedFiles
+from retinue.testing.shells import no_shell
 from retinue.tools import edit as edit_tool
 from retinue.tools.nearest import nearest
 from retinue.tools.table import built_in

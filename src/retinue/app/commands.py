@@ -1,13 +1,15 @@
 """Commands as the application has them: the sandbox is loaded, and its level found out, when the first is asked for."""
 
-from collections.abc import Callable
+from collections.abc import AsyncIterable, Callable
 from functools import cached_property
 
 from retinue.config import Config
 from retinue.domain.level import Lack, Level
 from retinue.domain.scope import Scope
+from retinue.domain.transcript import Called, Entry, Returned
 from retinue.errors import BadConfig
 from retinue.ports import Ran, Shell
+from retinue.tools.bash import bash, level_in
 
 LOWERED = "RETINUE_SANDBOX"
 """Asks for less than the machine could hold; nothing asks for more."""
@@ -47,3 +49,16 @@ class Commands:
         from retinue.sandbox.shell import bound
 
         return bound(self._probe, self._env)
+
+
+async def loosest(run: str, portions: AsyncIterable[list[Entry]]) -> Level | None:
+    """The loosest level at which a command of this run was held, as its results say; None: it ran none."""
+    calls: set[str] = set()
+    loosest: Level | None = None
+    async for portion in portions:
+        for entry in portion:
+            if isinstance(entry, Called) and entry.run == run and entry.tool == bash.spec.name:
+                calls.add(entry.id)
+            elif isinstance(entry, Returned) and entry.of in calls and (level := level_in(entry.text)):
+                loosest = level if loosest is None or loosest.reaches(level) else loosest
+    return loosest

@@ -6,15 +6,13 @@ from pathlib import Path
 
 from retinue.config import Config, Provider
 from retinue.domain.agent import Agent
-from retinue.domain.level import Level
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Waiting
-from retinue.domain.scope import Scope
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
-from retinue.errors import BadConfig, NobodyHere, Refused, RetinueError, Usage
-from retinue.ports import Driver, Ports, Ran, Shell, Tool
+from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
+from retinue.ports import Driver, Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.recover import release
 from retinue.runtime.send import claim
@@ -144,14 +142,3 @@ def check_model(model: Model, config: Config) -> None:
 
 async def nobody(question: str, _options: Sequence[str]) -> str:
     raise NobodyHere(f"nobody is here to answer {question!r}: go on without it, or say what you need to know")
-
-
-async def no_level() -> Level:
-    return Level.NONE
-
-
-def no_shell(_scope: Scope) -> Shell:
-    async def run(_command: str, _seconds: float) -> Ran:
-        raise Refused("commands cannot be run here yet")
-
-    return run

@@ -29,7 +29,7 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
     """Says how a run ended and where its words are; the answer is the exit code."""
     waiting = await app.awaited(run)
     if terminal.json:
-        terminal.value(as_json(run) | {"approvals": waiting})
+        terminal.value(as_json(run) | {"approvals": waiting, "sandbox": await app.sandbox(run)})
     for each in waiting:
         terminal.note(f"approval {each} waits: retinue approvals show {each}", colour="33")
     if run.status is not Status.DONE:

@@ -44,7 +44,8 @@ async def history(app: App, terminal: Terminal, limit: int) -> None:
 @on_app()
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
     """Everything that is known of one run."""
-    terminal.facts(as_json_in_full(await app.find_run(run)))
+    found = await app.find_run(run)
+    terminal.facts(as_json_in_full(found) | {"sandbox": await app.sandbox(found)})
 
 
 @runs.command("cancel")
