@@ -69,7 +69,7 @@ class App(Sessions, Rights):
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         Sessions.__init__(
-            self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives
+            self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives, redact
         )
         self.store.sweep()
         self.agents = DefinitionCatalogue(
