@@ -1,0 +1,71 @@
+"""Runs a strict cell and nothing around it: what comes out is the cell's own doing."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from retinue.domain.rule import below
+from retinue.domain.scope import Scope
+from retinue.sandbox.bubblewrap import found, strict
+
+PYTHON = os.path.realpath(sys.executable)
+"""Of the tests; it may stand outside /usr, and is then brought in as a part of the scope."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Came:
+    exit: int
+    text: str
+    notes: tuple[str, ...]
+
+
+InCell = Callable[..., Came]
+
+
+@pytest.fixture
+def here(tmp_path: Path) -> Path:
+    """The real name of a workspace, with a neighbour that holds a secret."""
+    ws = tmp_path.resolve() / "ws"
+    (ws / "src").mkdir(parents=True)
+    (ws / "src/app.py").write_text("print('app')\n")
+    (ws.parent / "outside").mkdir()
+    (ws.parent / "outside/secret").write_text("SECRET")
+    return ws
+
+
+@pytest.fixture
+def scope(here: Path) -> Scope:
+    trees = (below(str(here)), "/tmp/**")
+    return Scope(
+        read=(*trees, below(sys.base_prefix)), write=trees, root=str(here), tmp=str(here.parent / "own-tmp")
+    )
+
+
+@pytest.fixture
+def in_cell() -> InCell:
+    return _in_cell
+
+
+def _in_cell(scope: Scope, command: str, *, python: bool = False, stdin: int = subprocess.DEVNULL) -> Came:
+    bwrap = found()
+    assert bwrap is not None, "install bubblewrap: apt-get install bubblewrap"
+    text = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
+    cell = strict(scope, text, bwrap=bwrap)
+    started = subprocess.Popen(
+        cell.argv,
+        env=dict(cell.env),
+        cwd=cell.cwd,
+        stdin=stdin,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        pass_fds=cell.fds,
+    )
+    for fd in cell.fds:
+        os.close(fd)
+    text, _ = started.communicate()
+    return Came(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.after())

@@ -1,0 +1,346 @@
+"""The strict cell's files: what a command finds, what it does not, and what is left when it is gone."""
+
+import os
+import shutil
+import stat
+import subprocess
+import tempfile
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.ceiling import OPERATOR, Ceiling
+from retinue.domain.rule import below
+from retinue.domain.scope import DEFAULT_DENY, Scope
+from retinue.errors import Failed
+from retinue.sandbox.bubblewrap import strict
+from retinue.sandbox.mounts import MAX_FILES
+
+InCell = Callable[..., Any]
+
+
+def test_a_command_works_in_the_workspace_and_what_it_writes_is_there(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    came = in_cell(
+        scope, "pwd && cat src/app.py && echo new > src/new.txt && mkdir -p a/b && mv src/new.txt a/b"
+    )
+    assert came.text == f"{here}\nprint('app')\n"
+    assert came.exit == 0
+    assert came.notes == ()
+    assert (here / "a/b/new.txt").read_text() == "new\n"
+
+
+def test_programs_of_the_system_run(scope: Scope, here: Path, in_cell: InCell):
+    """Whichever of them this machine has."""
+    (here / "a.c").write_text("int main(void) { return 7; }\n")
+    wanted = {
+        "python3": "/usr/bin/python3 -c 'print(6 * 7)' | grep -q 42",
+        "git": "git init -q r && cd r && echo x > y && git add y && git commit -qm one && git log --oneline | grep -q one",
+        "gcc": "gcc a.c -o a.out; ./a.out; test $? = 7",
+        "perl": "perl -e 'exit 0'",
+        "awk": "awk 'BEGIN { exit 0 }'",
+    }
+    for name, line in wanted.items():
+        if os.access(f"/usr/bin/{name}", os.X_OK):
+            came = in_cell(scope, f"({line})")
+            assert came.exit == 0, (name, came.text)
+
+
+def test_only_the_scope_and_the_system_are_there(scope: Scope, here: Path, in_cell: InCell):
+    outside = here.parent / "outside"
+    (here / "link").symlink_to(outside / "secret")
+    (here / "up").symlink_to("../outside")
+    came = in_cell(
+        scope,
+        f"cat {outside}/secret ../outside/secret link up/secret /proc/1/root{outside}/secret "
+        "/proc/self/cwd/../outside/secret; cat /etc/shadow; ls /boot /sys /srv /mnt /media",
+    )
+    assert "SECRET" not in came.text
+    assert came.text.count("No such file") == 12
+
+
+def test_nothing_outside_the_workspace_can_be_made_or_changed(scope: Scope, here: Path, in_cell: InCell):
+    """Shows: S18."""
+    before = {name: Path(f"/dev/{name}").stat() for name in ("null", "zero", "tty")}
+    came = in_cell(
+        scope,
+        """for place in / /usr /etc /dev /proc /run /var /dev/pts; do
+            (touch $place/made-here) 2>/dev/null && echo "wrote in $place"; done
+        for file in /etc/passwd /usr/bin/env /proc/sys/kernel/core_pattern /proc/sysrq-trigger /proc/self/oom_score_adj; do
+            (echo x >> $file) 2>/dev/null && echo "wrote $file"; done
+        for node in null zero tty; do chmod 600 /dev/$node 2>/dev/null && echo "changed $node"; done
+        touch -d 2001-01-01 /dev/null 2>/dev/null && echo "dated null"
+        echo gone > /dev/null && echo end""",
+    )
+    assert came.text == "end\n"
+    for name, was in before.items():
+        now = Path(f"/dev/{name}").stat()
+        assert (now.st_mode, now.st_uid) == (was.st_mode, was.st_uid)
+
+
+def test_closed_and_denied_places_are_hidden(scope: Scope, here: Path, in_cell: InCell):
+    """Also through links, by other capitals, and those a ceiling denies."""
+    for name in (".env", "sub/.ENV", ".npmrc", "secrets/deep/key", "above/x", ".ssh/id"):
+        (here / name).parent.mkdir(parents=True, exist_ok=True)
+        (here / name).write_text("SECRET")
+    (here / "innocent").symlink_to(".env")
+    ceiling = Ceiling(by=OPERATOR, deny=(f"{here}/above/**",))
+    bound = replace(scope, deny=("**/.env", f"{here}/secrets/**"), ceilings=(ceiling,))
+    came = in_cell(
+        bound,
+        "cat $(find . -name '*' 2>/dev/null) innocent secrets/deep/key above/x .ssh/id; grep -r SECRET .",
+    )
+    assert "SECRET" not in came.text.replace("grep -r SECRET", "")
+    assert "Permission denied" in came.text
+    changed = in_cell(
+        bound, "echo x > .env; rm -rf .env secrets .ssh above; mv secrets s2; chmod 777 .ssh; mkdir .ssh/x"
+    )
+    assert changed.text.count("busy") >= 4
+    for name in (".env", "secrets/deep/key", "above/x", ".ssh/id"):
+        assert (here / name).read_text() == "SECRET"
+
+
+def test_what_git_and_editors_obey_cannot_be_changed(scope: Scope, here: Path, in_cell: InCell):
+    """Shows: S11, S13."""
+    subprocess.run(["git", "init", "-q", here], check=True)
+    config = here / ".git/config"
+    config.write_text(config.read_text() + "# SECRET\n")
+    (here / ".git/hooks").mkdir(exist_ok=True)
+    (here / ".git/hooks/pre-commit").write_text("#!/bin/sh\n")
+    (here / ".vscode").mkdir()
+    (here / ".vscode/tasks.json").write_text("{}")
+    before = {
+        path: path.read_text()
+        for path in (config, here / ".git/hooks/pre-commit", here / ".vscode/tasks.json")
+    }
+    came = in_cell(
+        scope,
+        """cat .git/config
+        git config core.fsmonitor evil; echo evil >> .git/config; echo evil > .git/hooks/post-checkout
+        ln -sf /tmp/evil .git/hooks/pre-commit; rm -rf .git/hooks .git/config .vscode
+        mv .git .g2; mv .vscode .v2; mv .git/hooks h2; echo evil > .vscode/tasks.json
+        git add src && git commit -qm done && git log --oneline | wc -l""",
+    )
+    assert "SECRET" not in came.text
+    assert came.text.rstrip().endswith("1"), came.text
+    assert {path: path.read_text() for path in before} == before
+    assert not (here / ".git/hooks/post-checkout").exists()
+    assert "Device or resource busy" in came.text
+    assert came.notes == ()
+
+
+def test_closed_names_that_appear_are_taken_away_and_nothing_is_lost(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    """Also where a folder was moved to make room for another of its name. Shows: S12, S13."""
+    (here / "sub/.git/hooks").mkdir(parents=True)
+    (here / "sub/.git/hooks/keep").write_text("kept")
+    came = in_cell(
+        replace(scope, deny=(".github/workflows/**", f"{here}/.github/workflows/**")),
+        """mkdir -p .vscode new/.GIT/hooks .github/workflows; echo evil > .vscode/tasks.json; echo evil > .bashrc
+        echo evil > new/.GIT/hooks/pre-commit; echo evil > .github/workflows/ci.yml; ln -s /etc .ssh; mkfifo pipe
+        mv sub sub2; mkdir -p sub/.git/hooks && echo evil > sub/.git/hooks/pre-commit
+        mkdir other; echo "gitdir: ../evil" > other/.git; echo fine > ok""",
+    )
+    left = {str(path.relative_to(here)) for path in here.rglob("*")}
+    for gone in (
+        ".vscode/tasks.json",
+        ".bashrc",
+        "new/.GIT/hooks",
+        ".github/workflows",
+        ".ssh",
+        "pipe",
+        "other/.git",
+    ):
+        assert gone not in left, gone
+        assert any(gone in note for note in came.notes), (gone, came.notes)
+    assert (here / "sub/.git/hooks/keep").read_text() == "kept"
+    assert not (here / "sub/.git/hooks/pre-commit").exists()
+    assert (here / "ok").exists()
+    assert sum(path.name.startswith("taken-") for path in here.rglob("*")) == 6
+    again = in_cell(scope, "true")
+    assert again.notes == ()
+
+
+def test_a_link_at_a_closed_name_is_put_back_and_what_it_leads_to_is_not_changed(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    (here / "dotfiles").mkdir()
+    (here / "dotfiles/bashrc").write_text("mine\n")
+    (here / ".bashrc").symlink_to("dotfiles/bashrc")
+    came = in_cell(
+        scope, "echo evil >> .bashrc; echo evil >> dotfiles/bashrc; rm .bashrc; echo evil > .bashrc"
+    )
+    assert (here / ".bashrc").readlink() == Path("dotfiles/bashrc")
+    assert (here / "dotfiles/bashrc").read_text() == "mine\n"
+    assert any("put back" in note for note in came.notes)
+
+
+def test_where_a_worktree_finds_its_repository_cannot_be_changed(scope: Scope, here: Path, in_cell: InCell):
+    """The repository itself is not there. Shows: F15."""
+    (here.parent / "outside/config").write_text("SECRET")
+    (here / ".git").write_text(f"gitdir: {here.parent}/outside\n")
+    came = in_cell(
+        scope, f"echo 'gitdir: evil' > .git; rm -f .git; mv .git x; cat {here.parent}/outside/config"
+    )
+    assert (here / ".git").read_text() == f"gitdir: {here.parent}/outside\n"
+    assert "SECRET" not in came.text
+
+
+def test_a_folder_that_holds_a_closed_place_cannot_be_renamed(scope: Scope, here: Path, in_cell: InCell):
+    """Under another name the next command would find it open. Shows: S13."""
+    (here / "conf/.docker").mkdir(parents=True)
+    (here / "conf/.docker/config.json").write_text("SECRET")
+    first = in_cell(
+        scope, "mv conf/.docker conf/d; mv conf c; echo fine > conf/new && mv conf/new conf/newer"
+    )
+    second = in_cell(scope, "cat */*/config.json conf/newer")
+    assert first.text.count("busy") == 2
+    assert "SECRET" not in second.text
+    assert second.text.endswith("fine\n")
+
+
+def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: Path, in_cell: InCell):
+    """Its own preset, definitions and conversations. Shows: S14."""
+    home = here / "data/retinue"
+    (home / "sessions/main").mkdir(parents=True)
+    (home / "sessions/main/preset.md").write_text("SECRET")
+    bound = replace(scope, house=(below(str(home)),))
+    came = in_cell(
+        bound,
+        "cat data/retinue/sessions/main/preset.md; echo evil > data/retinue/sessions/main/preset.md; mv data d",
+    )
+    assert "SECRET" not in came.text
+    assert (home / "sessions/main/preset.md").read_text() == "SECRET"
+
+
+def test_a_workspace_that_is_read_only_is_so(scope: Scope, here: Path, in_cell: InCell):
+    came = in_cell(
+        replace(scope, writable=False), "cat src/app.py; echo x > new; echo t > /tmp/t && cat /tmp/t"
+    )
+    assert came.text.startswith("print('app')")
+    assert came.text.endswith("t\n")
+    assert not (here / "new").exists()
+
+
+def test_tmp_is_the_agents_own_and_lasts(scope: Scope, here: Path, in_cell: InCell):
+    """Shows: F18."""
+    in_cell(scope, "echo mine > /tmp/note; echo v > /var/tmp/v")
+    assert in_cell(scope, "cat /tmp/note /tmp/v").text == "mine\nv\n"
+    assert (Path(scope.tmp) / "note").read_text() == "mine\n"
+    assert stat.S_IMODE(Path(scope.tmp).stat().st_mode) == 0o700
+    other = replace(scope, tmp=str(here.parent / "another"))
+    assert "No such file" in in_cell(other, "cat /tmp/note").text
+
+
+def test_without_a_tmp_of_its_own_a_command_has_one_that_does_not_last(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    bare = replace(scope, tmp="", read=(below(str(here)),), write=(below(str(here)),))
+    assert in_cell(bare, "echo x > /tmp/x && cat /tmp/x").text == "x\n"
+    assert "No such file" in in_cell(bare, "cat /tmp/x").text
+
+
+def test_what_an_agent_puts_in_its_tmp_leads_no_mount_astray(scope: Scope, here: Path, in_cell: InCell):
+    """A place below /tmp is laid into the agent's own /tmp: links there are not followed."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        (Path(folder) / "shared/deep").mkdir(parents=True)
+        (Path(folder) / "shared/deep/f").write_text("there\n")
+        (Path(scope.tmp)).mkdir()
+        (Path(scope.tmp) / Path(folder).name).symlink_to(f"/oldroot{here.parent}/outside")
+        bound = replace(scope, read=(*scope.read, f"{folder}/shared/deep/**"))
+        came = in_cell(bound, f"cat {folder}/shared/deep/f; mv {folder} /tmp/moved")
+    assert came.text.startswith("there\n")
+    assert "busy" in came.text
+    assert [path.name for path in (here.parent / "outside").iterdir()] == ["secret"]
+
+
+def test_only_what_every_ceiling_allows_is_there(scope: Scope, here: Path, in_cell: InCell):
+    for name in ("src", "docs", "lib"):
+        (here / name).mkdir(exist_ok=True)
+        (here / name / "f").write_text(f"{name}\n")
+    ceilings = (
+        Ceiling(by=OPERATOR, read=(below(str(here / "src")), below(str(here / "docs")))),
+        Ceiling(by="parent", write=(below(str(here / "docs")),)),
+    )
+    came = in_cell(replace(scope, ceilings=ceilings), "cat */f; echo x > docs/new; echo x > src/new; ls")
+    assert "docs\nsrc\n" in came.text
+    assert came.text.endswith("docs\nsrc\n")
+    assert (here / "docs/new").exists()
+    assert not (here / "src/new").exists()
+
+
+def test_single_files_of_a_scope_are_there_by_themselves(scope: Scope, here: Path, in_cell: InCell):
+    for name in ("a.py", "b.py", "c.txt", "n.md", "deep/d.py"):
+        (here / name).parent.mkdir(exist_ok=True)
+        (here / name).write_text(f"{name}\n")
+    bound = replace(
+        scope, read=(f"{here}/*.py", f"{here}/n.md", "/tmp/**"), write=(f"{here}/n.md", "/tmp/**")
+    )
+    came = in_cell(bound, "cat a.py b.py c.txt deep/d.py; echo more >> n.md; echo x > a.py; ls")
+    assert "a.py\nb.py\n" in came.text
+    assert came.text.endswith("a.py\nb.py\nn.md\n")
+    assert (here / "n.md").read_text() == "n.md\nmore\n"
+    assert (here / "a.py").read_text() == "a.py\n"
+
+
+def test_a_pattern_of_very_many_files_says_that_not_all_are_there(scope: Scope, here: Path, in_cell: InCell):
+    for number in range(MAX_FILES + 5):
+        (here / f"{number:04}.txt").touch()
+    came = in_cell(replace(scope, read=(f"{here}/*.txt",), write=()), "ls *.txt | wc -l")
+    assert came.text == f"{MAX_FILES}\n"
+    assert any(f"first {MAX_FILES}" in note for note in came.notes)
+
+
+def test_a_scope_of_everything_brings_in_no_more_than_the_workspace(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    came = in_cell(
+        replace(scope, read=("/**",), write=("/**",)),
+        f"cat src/app.py {here.parent}/outside/secret; ls /home",
+    )
+    assert came.text.startswith("print('app')")
+    assert "SECRET" not in came.text
+
+
+def test_a_child_that_lost_its_paths_finds_nothing(scope: Scope, here: Path, in_cell: InCell):
+    came = in_cell(replace(scope, configured=False), f"pwd; ls {here}")
+    assert came.text.startswith("/tmp\n")
+    assert "No such file" in came.text
+
+
+def test_what_the_system_folders_hold_is_hidden_if_it_is_denied_by_name(scope: Scope, in_cell: InCell):
+    came = in_cell(replace(scope, deny=("/usr/share/**",)), "ls /usr/share; ls /usr/bin/env")
+    assert "Permission denied" in came.text
+    assert "/usr/bin/env\n" in came.text
+
+
+def test_a_folder_that_retinue_cannot_look_into_is_hidden(scope: Scope, here: Path, in_cell: InCell):
+    """Its owner could open it again."""
+    dark = here / "dark"
+    dark.mkdir()
+    (dark / ".env").write_text("SECRET")
+    dark.chmod(0)
+    came = in_cell(replace(scope, deny=("**/.env",)), "chmod 700 dark; cat dark/.env")
+    dark.chmod(0o700)
+    assert "SECRET" not in came.text
+
+
+def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(scope: Scope, here: Path, in_cell: InCell):
+    """Shows: F15, F23."""
+    subprocess.run(["git", "init", "-q", here], check=True)
+    came = in_cell(
+        replace(scope, deny=DEFAULT_DENY),
+        "ls .git; git show HEAD:.env; cat .git/HEAD; mv .git g; rm -rf .git",
+    )
+    assert "ref:" not in came.text
+    assert (here / ".git/HEAD").exists()
+
+
+def test_a_command_with_a_nul_is_refused(scope: Scope):
+    with pytest.raises(Failed, match="NUL"):
+        strict(scope, "echo \0", bwrap=str(shutil.which("bwrap")))

@@ -1,0 +1,226 @@
+"""The strict cell's processes: what they inherit, what they may use up, and that none of them stays."""
+
+import fcntl
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.scope import Scope
+from retinue.sandbox import cgroup
+from retinue.sandbox.bubblewrap import ENVIRONMENT, found, strict
+
+InCell = Callable[..., Any]
+
+HOLD = """
+import fcntl, os, signal, sys
+lock = open("lock", "w")
+fcntl.flock(lock, fcntl.LOCK_EX)
+"""
+
+
+def test_a_command_has_a_small_environment_and_no_other(
+    scope: Scope, in_cell: InCell, monkeypatch: pytest.MonkeyPatch
+):
+    """Shows: S02, S24."""
+    injected = {
+        "OPENAI_API_KEY": "sk-SECRET", "LD_PRELOAD": "/tmp/SECRET.so", "BASH_ENV": "/tmp/SECRET", "ENV": "/tmp/SECRET",
+        "GIT_SSH_COMMAND": "SECRET", "PYTHONSTARTUP": "SECRET", "NODE_OPTIONS": "SECRET", "PATH": "/SECRET",
+    }  # fmt: skip
+    for name, value in injected.items():
+        monkeypatch.setenv(name, value)
+    came = in_cell(scope, "env; cat /proc/[0-9]*/environ | tr '\\0' '\\n'")
+    assert "SECRET" not in came.text
+    own = {"PWD", "OLDPWD", "SHLVL", "_"}
+    said = dict(line.split("=", 1) for line in came.text.splitlines() if "=" in line)
+    assert {name: value for name, value in said.items() if name not in own} == ENVIRONMENT
+
+
+def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Path, in_cell: InCell):
+    """Not even what the cell was built with. Shows: S26."""
+    with (here.parent / "outside/secret").open() as secret:
+        os.set_inheritable(secret.fileno(), True)
+        came = in_cell(
+            scope,
+            "import os\nfor pid in ('self', '1'):\n"
+            "    print(sorted(os.readlink(f'/proc/{pid}/fd/{n}').split(':')[0] for n in os.listdir(f'/proc/{pid}/fd')"
+            " if os.path.lexists(f'/proc/{pid}/fd/{n}')))",
+            python=True,
+        )
+    assert str(here.parent) not in came.text
+    assert "memfd" not in came.text
+    own, first = came.text.splitlines()
+    assert "pipe" in own
+    assert "pipe" in first
+
+
+def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: InCell):
+    """Whoever runs Retinue, root included. Shows: S18."""
+    came = in_cell(
+        scope,
+        "id -u; grep -E 'Cap(Eff|Prm|Bnd|Amb)|NoNewPrivs|^Seccomp:' /proc/self/status; hostname; whoami",
+    )
+    uid, *lines, host, who = came.text.split("\n")[:-1]
+    assert (uid, host, who) == ("1000", "cell", "agent")
+    assert [line.split()[1] for line in lines] == ["0" * 16] * 4 + ["1", "2"]
+
+
+def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, in_cell: InCell):
+    outside = subprocess.Popen(["sleep", "1000"])
+    try:
+        came = in_cell(scope, f"ls /proc | grep -c '^[0-9]'; kill -9 {outside.pid}; kill -9 -1; true")
+        assert int(came.text.splitlines()[0]) < 10
+        assert outside.poll() is None
+    finally:
+        outside.kill()
+        outside.wait()
+
+
+def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: InCell):
+    """Shows: K09."""
+    came = in_cell(
+        scope, "cat; wc -c; (: < /dev/tty) 2>&1; ps -o tty= -p $$ 2>/dev/null || echo '?'; echo end"
+    )
+    assert came.text.startswith("0\n")
+    assert "No such device or address" in came.text
+    assert came.text.endswith("end\n")
+
+
+def test_what_a_command_leaves_in_the_background_ends_with_it(scope: Scope, here: Path, in_cell: InCell):
+    """Also in a session of its own, twice forked, deaf to signals. Shows: K04."""
+    came = in_cell(
+        scope,
+        HOLD
+        + """
+ready, said = os.pipe()
+if os.fork() == 0:
+    os.setsid()
+    if os.fork() == 0:
+        for each in (signal.SIGTERM, signal.SIGHUP, signal.SIGINT):
+            signal.signal(each, signal.SIG_IGN)
+        for fd in (0, 1, 2):
+            os.close(fd)
+        os.write(said, b"x")
+        signal.pause()
+    os._exit(0)
+os.read(ready, 1)
+os._exit(0)
+""",
+        python=True,
+    )
+    assert came.exit == 0
+    with (here / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # waits for the last holder's end; the test's own limit is the guard
+
+
+def test_a_command_dies_with_the_process_that_started_it(scope: Scope, here: Path):
+    """Shows: K03."""
+    bwrap = found()
+    assert bwrap is not None
+    command = f"exec {os.path.realpath(sys.executable)} -I -c '{HOLD}\nprint(1, flush=True)\nsignal.pause()'"
+    cell = strict(scope, command, bwrap=bwrap)
+    argv = repr([*cell.argv])
+    starter = subprocess.Popen(
+        [sys.executable, "-c", f"import subprocess\nsubprocess.run({argv}, env={{}}, pass_fds={cell.fds!r})"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        pass_fds=cell.fds,
+    )
+    for fd in cell.fds:
+        os.close(fd)
+    assert starter.stdout is not None
+    assert starter.stdout.readline() == b"1\n"
+    starter.send_signal(signal.SIGKILL)
+    starter.wait()
+    with (here / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+    starter.stdout.close()
+    cell.after()
+
+
+def test_orphans_are_reaped_inside(scope: Scope, in_cell: InCell):
+    """Shows: K05."""
+    came = in_cell(
+        scope,
+        "for i in $(seq 200); do (true & ) ; done; wait\n"
+        "until ! grep -qs '^State:.Z' /proc/[0-9]*/status; do :; done; echo none",
+    )
+    assert came.text == "none\n"
+
+
+def test_a_fork_bomb_meets_a_limit(scope: Scope, in_cell: InCell):
+    """Root is bound by a group of processes, where the machine has them. Shows: K06."""
+    came = in_cell(
+        scope,
+        """
+import os, signal
+count = 0
+try:
+    while count < 2000:
+        if os.fork() == 0:
+            signal.pause()
+        count += 1
+except BlockingIOError:
+    pass
+print(count)
+os.kill(-1, signal.SIGKILL)
+""",
+        python=True,
+    )
+    group = cgroup.joined()
+    cgroup.left(group)
+    bound = os.geteuid() != 0 or bool(group)
+    assert (int(came.text) < cgroup.MAX_PROCESSES) is bound
+
+
+def test_memory_files_and_passing_room_have_an_end(scope: Scope, here: Path, in_cell: InCell):
+    """Shows: K07."""
+    came = in_cell(
+        scope,
+        """
+import errno, os, signal
+signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+def tried(do):
+    try:
+        do()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+    except MemoryError:
+        return "no memory"
+    return "ok"
+def filled():
+    with open("/dev/shm/x", "wb") as file:
+        for _ in range(100):
+            file.write(bytes(1_000_000))
+def grown():
+    with open("big", "wb") as file:
+        file.truncate(2_000_000_000)
+print(tried(lambda: bytearray(5_000_000_000)), tried(grown), tried(filled), sep="\\n")
+import resource
+print(resource.getrlimit(resource.RLIMIT_CORE))
+""",
+        python=True,
+    )
+    assert came.text.splitlines() == ["no memory", "EFBIG", "ENOSPC", "(0, 0)"]
+    assert (here / "big").stat().st_size == 0
+
+
+def test_the_command_is_one_word_however_it_is_written(scope: Scope, here: Path, in_cell: InCell):
+    came = in_cell(scope, "printf '%s|' \"$0\" 'a  b' $'c\\nd' --; echo \"${#}\"; # 'unclosed")
+    assert came.text == "/bin/bash|a  b|c\nd|--|0\n" or came.text.startswith("/bin/sh|")
+    assert in_cell(scope, "exit 37").exit == 37
+    assert in_cell(scope, "--help").exit == 127
+
+
+def test_no_group_of_processes_is_left_behind(scope: Scope, in_cell: InCell):
+    in_cell(scope, "true")
+    assert not [
+        path
+        for path in Path("/sys/fs/cgroup").glob(f"**/retinue-{os.getpid()}-*")
+        if (path / "cgroup.procs").read_text()
+    ]

@@ -1,0 +1,84 @@
+"""The look through folders before and after a command: it finds what the scope closes, and only remembers what holds."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.rule import below
+from retinue.domain.scope import Scope
+from retinue.errors import Failed
+from retinue.sandbox.reach import is_readable
+from retinue.sandbox.survey import Kind, survey
+
+NAMES = st.sampled_from(["a", "b", "AB", "a.key", "Key", "é", "e\u0301", ".env", "[x]", "a b"])
+PIECES = st.sampled_from(
+    ["a", "b", "AB", "*", "**", "?", "*.key", "[ab]", "[!a]", "a**", "**b", "é", "[x", "x]", ".env", "A*"]
+)
+
+
+@given(
+    paths=st.lists(st.lists(NAMES, min_size=1, max_size=4), min_size=1, max_size=8),
+    patterns=st.lists(st.lists(PIECES, min_size=1, max_size=4).map("/".join), max_size=4),
+    anywhere=st.booleans(),
+)
+def test_it_finds_exactly_the_outermost_places_that_the_scope_closes(
+    paths: list[list[str]], patterns: list[str], anywhere: bool, tmp_path_factory: pytest.TempPathFactory
+):
+    """Whatever the patterns: the scope itself, asked for every name, is the oracle."""
+    top = tmp_path_factory.mktemp("tree").resolve()
+    for parts in paths:
+        folder = top.joinpath(*parts)
+        folder.mkdir(parents=True, exist_ok=True)
+    lead = "**" if anywhere else str(top)
+    deny = tuple(f"{lead}/{pattern}" for pattern in patterns)
+    scope = Scope(read=(below(str(top)),), deny=deny, root=str(top))
+    expected: set[str] = set()
+    for folder, inside, _ in os.walk(top):
+        for name in list(inside):
+            if not is_readable(scope, f"{folder}/{name}"):
+                expected.add(f"{folder}/{name}")
+                inside.remove(name)
+    assert {path for path, kind in survey(scope, (str(top),)).items() if kind is Kind.FOLDER} == expected
+
+
+def test_a_folder_seen_before_is_seen_anew_when_it_changed(tmp_path: Path):
+    """Even if a program sets its time back."""
+    top = tmp_path.resolve()
+    (top / "sub").mkdir()
+    scope = Scope(read=(below(str(top)),), root=str(top))
+    assert survey(scope, (str(top),)) == {}
+    was = (top / "sub").stat()
+    (top / "sub/.bashrc").touch()
+    os.utime(top / "sub", ns=(was.st_atime_ns, was.st_mtime_ns))
+    assert survey(scope, (str(top),)) == {f"{top}/sub/.bashrc": Kind.FILE}
+    (top / "sub/.bashrc").rename(top / "sub/fine")
+    assert survey(scope, (str(top),)) == {}
+
+
+def test_what_is_found_is_told_apart(tmp_path: Path):
+    top = tmp_path.resolve()
+    for folder in (".git/hooks", "work", "linked"):
+        (top / folder).mkdir(parents=True)
+    (top / ".git/config").touch()
+    (top / "work/.git").write_text("gitdir: elsewhere")
+    (top / "linked/.npmrc").symlink_to("elsewhere")
+    os.mkfifo(top / "work/pipe")
+    scope = Scope(read=(below(str(top)),), root=str(top))
+    assert survey(scope, (str(top),)) == {
+        f"{top}/.git/hooks": Kind.FOLDER,
+        f"{top}/.git/config": Kind.FILE,
+        f"{top}/work/.git": Kind.POINTER,
+        f"{top}/linked/.npmrc": Kind.LINK,
+        f"{top}/work/pipe": Kind.PIPE,
+    }
+
+
+def test_more_than_can_be_looked_through_is_a_failure(tmp_path: Path):
+    for number in range(4):
+        (tmp_path / str(number)).touch()
+    scope = Scope(read=(below(str(tmp_path)),), root=str(tmp_path))
+    with pytest.raises(Failed, match="smaller folder"):
+        survey(scope, (str(tmp_path),), limit=3)
