@@ -1,0 +1,141 @@
+"""Commands that a model asks for, from its wish to the transcript: the level is shown, and never falls in silence."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.sandbox.landlock import abi
+from retinue.testing.replies import Answer, calls, reply
+
+LOWER = ["landlock", "none"] if abi() else ["none"]
+
+
+def wish(command: str, **more: Any) -> Answer:
+    return calls(("bash", {"command": command, **more}))
+
+
+async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_held(machine: Any):
+    """Shows: S17."""
+    machine.configured(approvals="auto")
+    async with machine.serving([wish("echo words > made; cat made; exit 3"), reply("Done.")]) as server:
+        ran = await machine("run", "Make it", "--json")
+        shown = await machine("runs", "show", ran.json["run_id"], "--json")
+    assert (ran.code, ran.json["sandbox"], shown.json["sandbox"]) == (0, "strict", "strict")
+    assert (machine.folder / "made").read_text() == "words\n"
+    told = machine.words(server.requests[1])[-1]
+    assert told.startswith("words\n[exit 3, sandbox strict, ")
+    assert told in Path(ran.json["path"]).read_text()
+
+
+async def test_a_run_without_commands_names_no_level(machine: Any):
+    async with machine.serving([calls(("ls", {})), reply("Nothing.")]):
+        ran = await machine("run", "Look", "--json")
+    assert ran.json["sandbox"] is None
+
+
+@pytest.mark.parametrize("level", LOWER)
+async def test_below_strict_every_command_asks_whatever_the_configuration_allows(machine: Any, level: str):
+    """Policy auto and a granted command do not help: somebody must say yes. Shows: S16, S17."""
+    machine.configured(approvals="auto")
+    machine.agent("tester", "model: openai:x\nshell_commands: {allow: ['*']}\n")
+    async with machine.serving([wish("echo x > made; cat made"), reply("Done.")]) as server:
+        ran = await machine("run", "Make it", "--agent", "tester", "--json", RETINUE_SANDBOX=level)
+        assert (ran.code, ran.json["waiting_for"], (machine.folder / "made").exists()) == (
+            6,
+            "approval",
+            False,
+        )
+        [asked] = ran.json["approvals"]
+        card = await machine("approvals", "show", asked, "--json", RETINUE_SANDBOX=level)
+        assert (card.json["sandbox"], card.json["resource"]) == (level, "echo x > made; cat made")
+        answered = await machine("approvals", "answer", asked, "allow", RETINUE_SANDBOX=level)
+        assert answered.code == 0, answered.err
+        ended = await machine("wait", ran.json["run_id"], "--json", RETINUE_SANDBOX=level)
+        assert ended.code == 0, ended.err
+        shown = await machine("runs", "show", ran.json["run_id"], "--json")
+    assert (machine.folder / "made").read_text() == "x\n"
+    assert shown.json["sandbox"] == level
+    assert f", sandbox {level}, " in machine.words(server.requests[-1])[-1]
+
+
+async def test_a_level_below_the_configured_minimum_runs_nothing(machine: Any):
+    """Shows: S16, S17."""
+    machine.configured(approvals="auto", sandbox={"minimum": "strict"})
+    async with machine.serving([wish("touch made"), reply("I cannot.")]) as server:
+        ran = await machine("run", "Make it", "--json", RETINUE_SANDBOX="none")
+        doctor = await machine("doctor", "--json", RETINUE_SANDBOX="none")
+    assert not (machine.folder / "made").exists()
+    assert (ran.code, ran.json["sandbox"], ran.json["approvals"]) == (0, None, [])
+    assert (
+        "the sandbox is none, and the configuration asks for strict" in machine.words(server.requests[1])[-1]
+    )
+    findings = [each["what"] for each in doctor.json if each["level"] == "bad"]
+    assert "no command is run: the sandbox is none, and sandbox.minimum is strict" in findings
+
+
+async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machine: Any):
+    """Shows: S16, S17."""
+    here = await machine("doctor", "--json")
+    low = await machine("doctor", "--json", RETINUE_SANDBOX="none")
+    assert "commands are held by the sandbox at level strict" in {each["what"] for each in here.json}
+    found = {each["what"]: each["do"] for each in low.json}
+    assert "commands are held by the sandbox at level none only: each of them asks a person" in found
+    assert (
+        found["sandbox level strict is missing: RETINUE_SANDBOX=none asks for less"]
+        == "unset RETINUE_SANDBOX"
+    )
+
+
+async def test_a_level_that_does_not_exist_is_told_at_the_start(machine: Any):
+    ran = await machine("doctor", RETINUE_SANDBOX="loose")
+    assert (ran.code, ran.out) == (2, "")
+    assert "RETINUE_SANDBOX is 'loose'; it can be strict, landlock, none" in ran.err
+
+
+async def test_a_command_that_takes_too_long_says_so_and_the_run_goes_on(machine: Any):
+    """Shows: K10."""
+    machine.configured(approvals="auto")
+    async with machine.serving([wish("echo begun; sleep 1000", timeout=1), reply("Too long.")]) as server:
+        ran = await machine("run", "Wait", "--json")
+    assert (ran.code, ran.json["text"]) == (0, "Too long.")
+    told = machine.words(server.requests[1])[-1]
+    assert told.startswith(
+        "begun\n[ended after 1 s, with everything it had started: it took too long, sandbox strict"
+    )
+
+
+@pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": 3601}, {"cwd": "/"}, {"env": {"A": "b"}}])
+async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_ever(machine: Any, bad: Any):
+    """Shows: S15, S24."""
+    machine.configured(approvals="auto")
+    async with machine.serving([wish("touch made", **bad), reply("Well.")]) as server:
+        await machine("run", "Try", "--json")
+    assert "The arguments of bash are wrong" in machine.words(server.requests[1])[-1]
+    assert not (machine.folder / "made").exists()
+
+
+async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine: Any):
+    """Shows: A092, S20, S23."""
+    machine.agent("tester", "model: openai:x\nshell_commands: {allow: [echo], deny: [sudo]}\n")
+    forms = ["echo one", "echo sudo ls", "echo one; touch made"]
+    async with machine.serving([*map(wish, forms), reply("Done.")]) as server:
+        ran = await machine("run", "Try", "--agent", "tester", "--json")
+    assert (ran.code, ran.json["waiting_for"]) == (6, "approval")
+    first, second = (machine.words(request)[-1] for request in server.requests[1:3])
+    assert first.startswith("one\n[exit 0")
+    assert json.loads(second)["error"] == "command_not_allowed"
+    assert not (machine.folder / "made").exists()
+
+
+async def test_the_key_of_the_model_is_nowhere_a_command_can_look(machine: Any):
+    """Shows: X10."""
+    machine.configured(approvals="auto")
+    look = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; cat /proc/*/cmdline | tr '\\0' ' '"
+    async with machine.serving([wish(look), reply("Done.")]) as server:
+        await machine("run", "Look", "--json")
+    told = machine.words(server.requests[1])[-1]
+    assert "exit 0, sandbox strict" in told
+    assert "API_KEY" not in told
+    assert "redacted" not in told.lower()
