@@ -4,8 +4,10 @@ import errno
 import os
 import random
 import resource
+import shutil
 import signal
 import stat
+import subprocess
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -133,6 +135,16 @@ def test_a_file_is_made_under_its_real_name_with_the_folders_it_needs(
     assert (ws / real).read_bytes() == b"mine"
     assert not [name for name in tree(ws) if ".retinue-" in name]
     assert not files.write(asked, b"again").made
+
+
+def test_a_path_that_needs_too_many_new_folders_makes_none_of_them(ws: Path, opener: Opener):
+    """Shows: F20."""
+    before = tree(ws)
+    for depth in (65, 1_900):
+        with pytest.raises(Failed, match="more than 64 folders would have to be made"):
+            guarded(ws, opener).write("d/" * depth + "x", b"x")
+    assert tree(ws) == before
+    assert guarded(ws, opener).write("d/" * 64 + "x", b"x").made
 
 
 def test_a_judgement_makes_nothing(ws: Path, opener: Opener):
@@ -263,6 +275,20 @@ def test_a_write_that_fails_half_way_leaves_the_old_file_and_nothing_else(ws: Pa
         with at_most(50_000), pytest.raises(NoRoom, match="was not written: it is larger than a file may be"):
             guarded(ws, opener).write(path, b"x" * 100_000)
     assert tree(ws) == before
+
+
+def test_a_file_that_the_system_lets_nobody_write_is_not_replaced_either(ws: Path, opener: Opener):
+    """A rename would ask only the folder."""
+    program = ws / "program"
+    shutil.copy("/bin/sleep", program)
+    with subprocess.Popen([program, "60"]) as running:
+        try:
+            with pytest.raises(Failed, match="program is a program that is running; stop it first"):
+                guarded(ws, opener).write("program", b"x")
+        finally:
+            running.kill()
+    assert program.stat().st_size > 1_000
+    assert not [name for name in tree(ws) if ".retinue-" in name]
 
 
 def test_a_full_disk_and_a_forbidden_folder_are_said_in_a_sentence():

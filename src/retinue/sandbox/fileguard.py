@@ -35,6 +35,7 @@ from retinue.sandbox.writing import found, reached, replaced
 
 MAX_READ = 16_000_000
 MAX_WALK = 200_000
+MAX_NEW = 64
 
 LINKED: Globs = (
     "**/node_modules/**", "**/site-packages/**", "**/dist-packages/**", "**/.venv/**", "**/venv/**",
@@ -261,8 +262,9 @@ class GuardedFiles:
             os.close(folder)
 
     def _deepest(self, anchor: int, rest: tuple[str, ...], *, links: bool) -> tuple[int, tuple[str, ...]]:
+        """An open folder and what is missing below it; how many folders one file may need is bounded."""
         flags = os.O_PATH | os.O_DIRECTORY
-        for depth in range(len(rest), -1, -1):
+        for depth in range(len(rest), max(-1, len(rest) - MAX_NEW - 1), -1):
             there, missing = rest[:depth], rest[depth:]
             try:
                 if links:
@@ -271,7 +273,9 @@ class GuardedFiles:
             except FileNotFoundError:
                 if not depth or ".." in rest[depth - 1 :]:
                     raise
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+        raise Failed(
+            f"more than {MAX_NEW} folders would have to be made for one file: name a place nearer by"
+        )
 
     def _judge_write(self, path: str, name: str, above: str, missing: tuple[str, ...], place: Place) -> None:
         scope = view(self.scope, name, own=place.own)

@@ -11,6 +11,7 @@ from retinue.errors import Failed
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1_000_000
 
@@ -51,6 +52,9 @@ def replaced(folder: int, leaf: str, data: bytes, *, instead_of: bytes | None = 
     `instead_of` it is looked at once more just before that: what another program writes in the microseconds between
     this look and the rename is lost, as no system call compares and renames in one."""
     before = found(folder, leaf)
+    if before is not None:
+        # A rename asks only the folder: whether the file itself may be written is asked by opening it.
+        os.close(os.open(leaf, _WRITE, dir_fd=folder))
     stamp = None if instead_of is None else _compared(folder, leaf, instead_of)
     beside = f".retinue-{secrets.token_hex(12)}"
     try:
