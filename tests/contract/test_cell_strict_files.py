@@ -218,6 +218,20 @@ def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: 
     assert (home / "sessions/main/preset.md").read_text() == "SECRET"
 
 
+def test_a_worktree_that_retinue_made_is_open_inside_its_own_folders(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    (here.parent / "other").mkdir()
+    (here.parent / "other/session.md").write_text("SECRET")
+    bound = replace(scope, house=(below(str(here.parent)),), made=True)
+    came = in_cell(
+        bound, f"cat src/app.py; echo x > new; cat {here.parent}/other/session.md ../other/session.md"
+    )
+    assert came.text.startswith("print('app')")
+    assert "SECRET" not in came.text
+    assert (here / "new").exists()
+
+
 def test_a_workspace_that_is_read_only_is_so(scope: Scope, here: Path, in_cell: InCell):
     came = in_cell(
         replace(scope, writable=False), "cat src/app.py; echo x > new; echo t > /tmp/t && cat /tmp/t"

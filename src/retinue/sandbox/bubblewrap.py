@@ -1,6 +1,8 @@
 """The strict cell: a command in a root of its own, built up from nothing by the system's bubblewrap."""
 
 import os
+import platform
+import re
 import resource
 import subprocess
 from contextlib import suppress
@@ -43,6 +45,9 @@ LIMITS = (
     ("u", resource.RLIMIT_NPROC, 512, 1),
 )
 """The shell's letter, the limit, its value, and the unit that the shell counts in."""
+
+_MANY = 8192
+"""Processes, where those of the whole user are counted."""
 
 _MADE_UP = {
     "/etc/passwd": f"{NAME}:x:{UID}:{UID}:{NAME}:{TMP}:/bin/sh\nnobody:x:65534:65534:nobody:/:/bin/false\n",
@@ -211,10 +216,17 @@ def _shell() -> tuple[str, ...]:
     lines: list[str] = []
     for letter, which, most, unit in LIMITS:
         hard = resource.getrlimit(which)[1]
+        most = _MANY if which == resource.RLIMIT_NPROC and not _counted_anew() else most  # noqa: PLW2901
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
         flag = processes if letter == "u" else letter
         lines.append(f"ulimit -{flag} {value // unit}")
     return (shell, "-c", f'{" && ".join(lines)} && exec {shell} -c -- "$0"')
+
+
+@lru_cache(maxsize=1)
+def _counted_anew() -> bool:
+    numbers = re.match(r"(\d+)\.(\d+)", platform.release())
+    return numbers is not None and (int(numbers[1]), int(numbers[2])) >= (5, 14)
 
 
 @lru_cache(maxsize=8)
