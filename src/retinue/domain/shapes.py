@@ -8,6 +8,8 @@ from typing import NamedTuple
 
 _RUN_OF = 20
 """No shape but those of URLs and private keys is without so many characters in a row that a word could have."""
+SHORTEST = 8
+"""No shape is shorter: `://:abc@` is one."""
 LONGEST = 26_000
 """No shape is longer. So much of a stream is held back at most."""
 
@@ -261,6 +263,8 @@ class Span(NamedTuple):
 def spans(text: str, start: int = 0) -> list[Span]:
     """Where secrets stand in a text, apart from each other and in order. None begins before `start`, though what
     stands there is looked at."""
+    if len(text) - start < SHORTEST:
+        return []
     found = [*_near_runs(text, start), *_in_urls(text, start), *_private_keys(text, start)]
     if len(found) < 2:  # noqa: PLR2004  (nothing to sort)
         return found
