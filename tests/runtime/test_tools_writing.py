@@ -1,5 +1,6 @@
 """write and edit, called as the runtime calls them: what changes, what stays, and what the model reads about it."""
 
+import asyncio
 import json
 import stat
 from collections.abc import Awaitable, Callable, Sequence
@@ -264,6 +265,14 @@ async def test_edit_shows_little_of_a_large_change_and_no_escape_sequences(use: 
     assert "\x1b" not in answer
     assert answer.count("\n") < 20
     assert answer.endswith("+ [489 more lines]")
+
+
+async def test_many_edits_of_one_file_at_once_all_count(use: Use, ws: Path):
+    (ws / "f").write_text("".join(f"<{number}>\n" for number in range(30)))
+    await asyncio.gather(
+        *(use("edit", path="f", old=f"<{number}>", new=f"[{number}]") for number in range(30))
+    )
+    assert (ws / "f").read_text() == "".join(f"[{number}]\n" for number in range(30))
 
 
 class Meddled(GuardedFiles):

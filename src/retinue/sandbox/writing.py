@@ -4,6 +4,7 @@ import errno
 import os
 import secrets
 import stat
+import threading
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 
@@ -14,6 +15,9 @@ _READ = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _WRITE = os.O_WRONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
 _CHUNK = 1_000_000
+
+_LAST_LOOK = threading.Lock()
+"""Agents of one process do not come between each other's last look and rename."""
 
 
 def found(folder: int, leaf: str) -> os.stat_result | None:
@@ -49,7 +53,7 @@ def reached(folder: int, missing: tuple[str, ...]) -> Generator[int]:
 
 def replaced(folder: int, leaf: str, data: bytes, *, instead_of: bytes | None = None) -> bool:
     """Whether the file is new. It is written beside its place under a name nobody can guess, and renamed. With
-    `instead_of` it is looked at once more just before that: what another program writes in the microseconds between
+    `instead_of` it is looked at once more just before that: what another process writes in the microseconds between
     this look and the rename is lost, as no system call compares and renames in one."""
     before = found(folder, leaf)
     if before is not None:
@@ -59,8 +63,9 @@ def replaced(folder: int, leaf: str, data: bytes, *, instead_of: bytes | None = 
     beside = f".retinue-{secrets.token_hex(12)}"
     try:
         _made(folder, beside, data, before)
-        _check_same(folder, leaf, stamp)
-        os.rename(beside, leaf, src_dir_fd=folder, dst_dir_fd=folder)
+        with _LAST_LOOK:
+            _check_same(folder, leaf, stamp)
+            os.rename(beside, leaf, src_dir_fd=folder, dst_dir_fd=folder)
     except BaseException:
         with suppress(OSError):
             os.unlink(beside, dir_fd=folder)

@@ -2,6 +2,7 @@
 
 import asyncio
 import re
+import threading
 from dataclasses import dataclass
 from typing import Annotated
 
@@ -18,6 +19,9 @@ MAX_PLACES = 10_000
 PLACES_SHOWN = 3
 LINES_SHOWN = 12
 _NUMBERS_SHOWN = 10
+
+_IN_TURN = threading.Lock()
+"""Several edits of one file in one reply build on each other, in whichever order they come."""
 
 _ENDING = re.compile(r"\r?\n")
 _BARE = re.compile(r"(?<!\r)\n")
@@ -60,6 +64,11 @@ def _edited(files: Files, path: str, change: Change, root: str) -> str:
         raise Failed("old is empty: give the text that is to be replaced, or use write for a whole file")
     if change.old == change.new:
         raise Failed("old and new are the same: nothing would change")
+    with _IN_TURN:
+        return _read_and_written(files, path, change, root)
+
+
+def _read_and_written(files: Files, path: str, change: Change, root: str) -> str:
     opened = files.read(path, max_bytes=MAX_FILE)
     name = shown_name(path)
     if opened.size > len(opened.data):
