@@ -27,7 +27,7 @@ def orders(
 ) -> Orders:
     async def ended(run_id: str) -> bool:
         run = await ports.ledger.look(lambda tx: tx.run(run_id))
-        return run is None or run.status.final or _parked(run, alive)
+        return run is None or run.status.final or _parked(run, ports.owner, alive)
 
     async def failed(run_id: str, error: BaseException) -> None:
         if not isinstance(error, RetinueError):
@@ -49,9 +49,9 @@ def orders(
     )
 
 
-def _parked(run: Run, alive: Callable[[str], bool]) -> bool:
-    """It waits for a person, and whoever worked it is gone: nothing here will end it."""
-    return run.waiting_for is Waiting.APPROVAL and not alive(run.owner)
+def _parked(run: Run, ours: str, alive: Callable[[str], bool]) -> bool:
+    """It waits for a person, and it is ours or whoever worked it is gone: nothing elsewhere will end it."""
+    return run.waiting_for is Waiting.APPROVAL and (run.owner == ours or not alive(run.owner))
 
 
 def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:

@@ -23,7 +23,7 @@ class Orders:
     """True: it waits for a person, and nothing of it can go on."""
     broken: Callable[[str, BaseException], Awaitable[None]]
     ended: Callable[[str], Awaitable[bool]]
-    """Whether a run has ended, whoever worked it."""
+    """Whether a run has ended, whoever worked it, or waits for what nobody will bring unasked."""
     unwanted: Callable[[], Awaitable[list[str]]]
     """Runs of ours that somebody elsewhere wants stopped."""
     woken: Callable[[], Awaitable[list[str]]]
@@ -68,7 +68,7 @@ class LocalEngine:
         if (done := self._done.get(run_id)) is not None:
             await done.wait()
         elif run_id not in self._unwritten:
-            while run_id not in self._parked and not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
+            while not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
                 await asyncio.sleep(POLL_SECONDS)
         if error := self._unwritten.get(run_id):
             raise error

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+from retinue.domain.approval import State
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.ports import Ports, Tx
@@ -33,9 +34,11 @@ async def end(
 def closed(
     run: Run, status: Status, tx: Tx, ports: Ports, *, reason: Reason | None = None, error: str = ""
 ) -> Run:
-    """The end of a live run, as part of a step that knows it is live."""
+    """The end of a live run, as part of a step that knows it is live. Whatever it still asked is asked no more."""
     ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
     tx.set_run(ended)
+    for asked in tx.approvals(run=run.id, state=[State.PENDING]):
+        tx.set_approval(asked.void())
     tx.emit(told("run.ended", ended, ports, status=str(status), reason=reason and str(reason)))
     return ended
 

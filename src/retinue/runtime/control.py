@@ -1,19 +1,24 @@
 """What a person does to a run, wherever it is being worked: stop it, or answer what it asks."""
 
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 
 from retinue.domain.approval import Answer, Approval, State
 from retinue.domain.rule import literal
-from retinue.domain.run import Reason, Run, Status, Waiting
-from retinue.errors import NotFound
+from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
+from retinue.errors import NotFound, RetinueError
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import closed, told
+from retinue.runtime.recover import unanswered
+
+STOPPED = "No result: the run was stopped before this call was answered."
 
 
 async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> Run:
-    """What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is asked to. Whether
-    its owner lives is asked in the step itself: a moment before, another process may not yet have taken it up."""
+    """What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
+    asked to. Whether its owner lives is asked in the step itself: a moment before, another process may not yet have
+    taken it up."""
 
     def wanted(tx: Tx) -> Run:
         run = tx.run(run_id)
@@ -22,17 +27,29 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
         if run.status.final:
             return run
         if run.status is not Status.RUNNING or not alive(run.owner):
-            for asked in tx.approvals(run=run.id, state=[State.PENDING]):
-                tx.set_approval(asked.void())
             return closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
         run = replace(run, reason=Reason.USER_CANCEL)
         tx.set_run(run)
         return run
 
+    before = await ports.ledger.look(lambda tx: tx.run(run_id))
     run = await ports.ledger.do(wanted)
     if ports.engine.cancel(run_id) and run.status.live:
         await ports.engine.wait(run_id)
+    elif before is not None and before.status is Status.WAITING and run.status.final:
+        await _left(run, ports)
     return await ports.ledger.look(lambda tx: tx.run(run_id) or run)
+
+
+async def _left(run: Run, ports: Ports) -> None:
+    """Nobody works a run that waited: its file is left ready for a person here. Where that cannot be, the next run
+    does it."""
+    with suppress(RetinueError):
+        async with ports.store.open(await ports.store.find(run.path)) as talk:
+            _, lost = unanswered(talk.entries, replace(run, id=""), ports)
+            at = iso_seconds(ports.chance.now())
+            await talk.append(*(replace(each, text=STOPPED, run=run.id, at=at) for each in lost))
+            await talk.rest()
 
 
 async def wanted_gone(ports: Ports) -> list[str]:

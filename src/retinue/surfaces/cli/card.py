@@ -25,16 +25,25 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
     for name, text in _arguments(approval):
         lines.append(f"  {name}:")
         lines += [f"    {line}" for line in _cut(text, whole=whole)]
-    if approval.reason:
-        lines.append(f"  {'reason' if approval.touch == 'more' else 'asks because'}: {approval.reason}")
+    lines += _why(approval)
     held = "" if approval.level is None else f", sandbox {approval.level}"
-    lines.append(f"  in {approval.root}{held}, until {iso(approval.expires_at)}")
+    root = approval.root.replace("\n", "␊")
+    lines.append(f"  in {root}{held}, until {iso(approval.expires_at)}")
     return lines
 
 
 def choices(approval: Approval) -> str:
     once = "[y]es, once"
     return f"{once}, [a]dd to its scope, [n]o" if approval.touch == "more" else f"{once}, [n]o"
+
+
+def _why(approval: Approval) -> list[str]:
+    """An agent's words stand further in than the card's own, however many lines they have."""
+    label = "  reason:" if approval.touch == "more" else "  asks because:"
+    first, *more = approval.reason.split("\n")
+    if not more:
+        return [f"{label} {first}"] if first else []
+    return [label, *(f"    {line}" for line in (first, *more))]
 
 
 def _arguments(approval: Approval) -> Iterator[tuple[str, str]]:

@@ -5,13 +5,16 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 
 from retinue.app import App
-from retinue.domain.approval import Approval
+from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, Waiting, as_json
-from retinue.errors import Refused
+from retinue.errors import Refused, RetinueError
 from retinue.surfaces.cli.command import exit_code
 from retinue.surfaces.cli.person import Person, interrupts
 from retinue.surfaces.cli.terminal import Terminal, one_line
+
+LOOK_SECONDS = 0.25
+"""How often it is looked whether somebody elsewhere has answered."""
 
 
 async def followed(app: App, terminal: Terminal, born: Callable[[], Awaitable[Run]]) -> Run:
@@ -195,18 +198,27 @@ async def _through(app: App, run_id: str, person: Person | None) -> Run:
 
 
 async def answered(app: App, approval: Approval, person: Person) -> None:
-    """Puts the card to the person; somebody elsewhere may be faster, and then their answer counts."""
+    """Puts the card to the person; somebody elsewhere may be faster, or the run be cancelled: then that counts."""
     elsewhere = asyncio.Event()
-
-    def heard(event: Event) -> None:
-        if event.kind == "approval.answered" and event.data.get("approval") == approval.id:
-            elsewhere.set()
-
-    with app.listen(heard):
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(_settled(app, approval, elsewhere))
         said = await person.decide(approval, elsewhere)
-        if said is not None:
-            with suppress(Refused):
-                await app.answer(approval.id, said)
+        watcher.cancel()
+    if said is None:
+        now = await app.approval(approval.id)
+        person.terminal.note(f"answered elsewhere: {now.answer}" if now.answer else "the question is closed")
+        return
+    with suppress(Refused):
+        await app.answer(approval.id, said)
+
+
+async def _settled(app: App, approval: Approval, elsewhere: asyncio.Event) -> None:
+    """Looks until a question waits no more: it may be another process that answers it."""
+    while not elsewhere.is_set():
+        await asyncio.sleep(LOOK_SECONDS)
+        with suppress(RetinueError):
+            if (await app.approval(approval.id)).state is not State.PENDING:
+                elsewhere.set()
 
 
 async def _cancelled(app: App, run_ids: Sequence[str], pressed: asyncio.Event) -> None:

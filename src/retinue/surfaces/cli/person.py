@@ -4,6 +4,7 @@ import asyncio
 import os
 import signal
 import sys
+import termios
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -50,8 +51,10 @@ class Person:
             return chosen(await _line(), options)
 
     async def decide(self, approval: Approval, elsewhere: asyncio.Event) -> Answer | None:
-        """The person's word on an approval; None when somebody elsewhere has given theirs. Leaving is a no."""
+        """The person's word on an approval, typed after they could see it; None when it is settled elsewhere. Leaving
+        is a no."""
         async with self.turn:
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
             self._show(card(approval))
             self.terminal.note(f"? {choices(approval)}", colour="1")
             while not elsewhere.is_set():
@@ -63,7 +66,6 @@ class Person:
                     return said
                 self._show(card(approval, whole=True) if line.lower() in ("s", "show") else [])
                 self.terminal.note(f"? {choices(approval)}", colour="1")
-            self.terminal.note("answered elsewhere")
             return None
 
     def _show(self, lines: Sequence[str]) -> None:

@@ -1,0 +1,232 @@
+"""The card on a terminal: a person sees the exact call, and only what they type then decides."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+OUTSIDE = Path("/etc/passwd")
+
+
+def wants_to_write(name: str = "a.txt", content: str = "words\n") -> dict[str, Any]:
+    return {"tools": [{"name": "write", "args": {"path": name, "content": content}}]}
+
+
+def wants_more(path: Path, reason: str = "The task needs it.") -> dict[str, Any]:
+    wish = {"tool": "read", "resource": str(path), "reason": reason}
+    return {"tools": [{"name": "request_scope_expansion", "args": wish}]}
+
+
+def states(retinue: Any) -> list[str]:
+    return [row["state"] for row in retinue("approvals", "list", "--all", "--json").json]
+
+
+@pytest.mark.parametrize("word", ["y", "yes", "Y", "allow", "  yes  "])
+def test_a_yes_lets_the_shown_call_happen_and_the_run_goes_on(retinue: Any, word: str):
+    """Shows: B053."""
+    retinue.plays([wants_to_write(), "Written."])
+    screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
+    card = screen.until("[y]es, once, [n]o")
+    assert not (retinue.folder / "a.txt").exists()
+    assert f"wants: write\r\n    {retinue.folder}/a.txt" in card
+    assert "content:\r\n    words" in card
+    assert "person > " in card
+    screen.type(f"{word}\n")
+    screen.until("Written.")
+    assert screen.left()[0] == 0
+    assert (retinue.folder / "a.txt").read_text() == "words\n"
+    assert states(retinue) == ["used"]
+
+
+@pytest.mark.parametrize("word", ["n", "no", "deny"])
+def test_a_no_is_told_to_the_agent_and_nothing_happens(retinue: Any, word: str):
+    """Shows: A007."""
+    retinue.plays([wants_to_write(), "Then not."])
+    screen = retinue.on_terminal("run", "write it")
+    screen.until("[y]es, once, [n]o")
+    screen.type(f"{word}\n")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+    assert not (retinue.folder / "a.txt").exists()
+    assert states(retinue) == ["denied"]
+
+
+def test_anything_else_is_asked_again(retinue: Any):
+    """Shows: T10."""
+    retinue.plays([wants_to_write(), "Then not."])
+    screen = retinue.on_terminal("run", "write it")
+    screen.until("[y]es, once, [n]o")
+    for nonsense in ("", "yn", "perhaps", "a", "add", "y; n", "\N{CYRILLIC SMALL LETTER U}", "\x1b[A"):
+        screen.type(f"{nonsense}\n")
+        screen.until("[y]es, once, [n]o")
+        assert not (retinue.folder / "a.txt").exists()
+    screen.type("n\n")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+
+
+def test_what_was_typed_before_the_card_was_there_is_no_answer(retinue: Any):
+    """Shows: T10."""
+    retinue.plays([{**wants_to_write(), "text": "Thinking.", "delay": 0.5}, "Then not."])
+    screen = retinue.on_terminal("run", "write it")
+    screen.type("y\ny\n")
+    screen.until("[y]es, once, [n]o")
+    assert states(retinue) == ["pending"]
+    screen.type("n\n")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+    assert not (retinue.folder / "a.txt").exists()
+
+
+def test_leaving_the_card_with_ctrl_d_is_a_no(retinue: Any):
+    retinue.plays([wants_to_write(), "Then not."])
+    screen = retinue.on_terminal("run", "write it")
+    screen.until("[y]es, once, [n]o")
+    screen.press("d")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+    assert states(retinue) == ["denied"]
+
+
+def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(retinue: Any):
+    """Shows: A067."""
+    retinue.plays([wants_to_write(), "Never said."])
+    screen = retinue.on_terminal("run", "write it")
+    screen.until("[y]es, once, [n]o")
+    screen.press("c")
+    screen.until("cancelled")
+    assert screen.left()[0] == 5
+    (run,) = retinue("runs", "history", "--json").json
+    assert (run["status"], run["reason"]) == ("cancelled", "user_cancel")
+    assert retinue("approvals", "list", "--json").json == []
+    assert "the run was stopped before this call was answered" in Path(run["path"]).read_text()
+    assert not (retinue.folder / "a.txt").exists()
+
+
+def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: Any):
+    """Shows: T10."""
+    lines = [f"line {number}" for number in range(400)]
+    retinue.plays([wants_to_write(content="\n".join(lines)), "Then not."])
+    screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
+    card = screen.until("[y]es, once, [n]o")
+    assert "line 23\r\n" in card
+    assert "line 24\r\n" not in card
+    assert "[… 376 lines more: [s]how them]" in card
+    screen.type("s\n")
+    whole = screen.until("[y]es, once, [n]o")
+    assert all(f"    {line}\r\n" in whole for line in lines)
+    screen.type("n\n")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+
+
+HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b2J\u202etxt\u200b\U000e0041\r\x08 \u2028y"
+VISIBLE = "x␛]0;owned␇␛[2J<U+009B>2J<U+202E>txt<U+200B><U+E0041>␍␈ <U+2028>y"
+
+
+def test_what_hides_or_commands_a_terminal_is_visible_and_harmless_on_the_card(retinue: Any):
+    """Shows: T10, U01, U03."""
+    retinue.plays([wants_to_write(f"{HOSTILE}.txt", HOSTILE), "Then not."])
+    screen = retinue.on_terminal("run", "write it", NO_COLOR="1", TERM="dumb")
+    card = screen.until("[y]es, once, [n]o")
+    assert f"    {retinue.folder}/{VISIBLE}.txt\r\n" in card
+    assert f"    {VISIBLE}\r\n" in card
+    for char in "\x1b\x07\x9b\u202e\u200b\U000e0041\x08\u2028":
+        assert char not in card
+    screen.type("n\n")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+
+
+FORGED = "Harmless.\n? [y]es, once, [n]o\napproval 01FORGED\n  wants: read\n    /etc/hostname"
+
+
+def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(retinue: Any):
+    """Shows: T10."""
+    retinue.plays([wants_more(OUTSIDE, FORGED), "Then not."])
+    screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
+    card = screen.until("[a]dd to its scope, [n]o")
+    assert all(f"\r\n    {line}\r\n" in card for line in FORGED.split("\n"))
+    screen.type("n\n")
+    screen.until("Then not.")
+    assert screen.left()[0] == 0
+
+
+def test_an_added_path_stays_with_the_session(retinue: Any):
+    """Shows: A093, A094."""
+    reads = {"tools": [{"name": "read", "args": {"path": str(OUTSIDE)}}]}
+    retinue.plays([wants_more(OUTSIDE), reads, "Read.", reads, "Again."])
+    screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
+    card = screen.until("[y]es, once, [a]dd to its scope, [n]o")
+    assert f"wants: more scope for read\r\n    {OUTSIDE}" in card
+    assert "reason: The task needs it." in card
+    screen.type("a\n")
+    screen.until("Read.")
+    assert screen.left()[0] == 0
+    ran = retinue("run", "--session", "latest", "--json", "again")
+    assert (ran.code, ran.json["text"]) == (0, "Again.")
+    assert Path(ran.json["path"]).read_text().count("root:x:0:0") == 2
+
+
+def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: Any):
+    retinue.plays([wants_to_write(), "Written.", wants_to_write("b.txt"), "Then not.", "Bye."])
+    screen = retinue.on_terminal("chat", NO_COLOR="1", TERM="dumb")
+    screen.until("> ")
+    screen.type("write it\n")
+    screen.until("[y]es, once, [n]o")
+    screen.type("y\n")
+    screen.until("Written.")
+    screen.until("> ")
+    screen.type("another\n")
+    screen.until("[y]es, once, [n]o")
+    screen.press("c")
+    screen.until("cancelled")
+    screen.until("> ")
+    screen.type("still there?\n")
+    screen.until("Then not.")
+    screen.until("> ")
+    screen.press("d")
+    assert screen.left()[0] == 0
+    assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
+
+
+def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(retinue: Any):
+    retinue.plays([wants_to_write(), "Written."])
+    screen = retinue.on_terminal("run", "--json", "write it", NO_COLOR="1")
+    before = screen.until("[y]es, once, [n]o")
+    assert "{" not in before.replace('{"path', "")
+    screen.type("y\n")
+    code, rest = screen.left()
+    assert code == 0
+    assert '"text": "Written."' in rest
+    assert '"approvals": []' in rest
+
+
+def test_an_answer_from_another_process_sets_the_waiting_terminal_free(retinue: Any):
+    """Shows: L006, P11."""
+    retinue.plays([wants_to_write(), "Written."])
+    screen = retinue.on_terminal("run", "write it")
+    screen.until("[y]es, once, [n]o")
+    (asked,) = retinue("approvals", "list", "--json").json
+    answered = retinue("approvals", "answer", asked["id"], "allow", "--json")
+    assert (answered.code, answered.json["state"]) == (0, "allowed")
+    screen.until("Written.")
+    assert screen.left()[0] == 0
+    assert (retinue.folder / "a.txt").read_text() == "words\n"
+    (run,) = retinue("runs", "history", "--json").json
+    assert (run["status"], run["turns"]) == ("done", 2)
+
+
+def test_two_questions_of_one_turn_are_put_one_after_the_other(retinue: Any):
+    both = {"tools": [*wants_to_write()["tools"], *wants_to_write("b.txt")["tools"]]}
+    retinue.plays([both, "Half of it."])
+    screen = retinue.on_terminal("run", "write them", NO_COLOR="1")
+    first = screen.until("[y]es, once, [n]o")
+    assert "a.txt" in first
+    screen.type("n\n")
+    second = screen.until("[y]es, once, [n]o")
+    assert "b.txt" in second
+    screen.type("y\n")
+    screen.until("Half of it.")
+    assert screen.left()[0] == 0
+    assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [False, True]
