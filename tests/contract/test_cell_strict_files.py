@@ -1,11 +1,15 @@
 """The strict cell's files: what a command finds, what it does not, and what is left when it is gone."""
 
+import ctypes
 import os
 import shutil
 import stat
 import subprocess
+import sys
 import tempfile
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -353,6 +357,36 @@ def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(scope: Scope,
     )
     assert "ref:" not in came.text
     assert (here / ".git/HEAD").exists()
+
+
+def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere_else(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    """Another agent may be at work in the same workspace. A cell that cannot be sure of its folders is not started."""
+    (here / "sub").mkdir()
+    (here / "sub/secret").write_text("inside")
+    (here / "link").symlink_to("../outside")
+    swap = ctypes.CDLL(None).renameat2
+    names = os.fsencode(here / "sub"), os.fsencode(here / "link")
+    over = threading.Event()
+
+    def swapping():
+        while not over.is_set():
+            swap(-100, names[0], -100, names[1], 2)
+
+    bound = replace(
+        scope, read=(below(str(here / "sub")), below(sys.base_prefix)), write=(below(str(here / "sub")),)
+    )
+    other = threading.Thread(target=swapping)
+    other.start()
+    try:
+        for _ in range(15):
+            with suppress(Failed):
+                assert "SECRET" not in in_cell(bound, "cat sub/secret; echo evil > sub/evil").text
+    finally:
+        over.set()
+        other.join()
+    assert [path.name for path in (here.parent / "outside").iterdir()] == ["secret"]
 
 
 def test_a_command_with_a_nul_is_refused(scope: Scope):

@@ -16,8 +16,8 @@ from retinue.sandbox import cgroup
 from retinue.sandbox.aftermath import put_right
 from retinue.sandbox.cell import Cell
 from retinue.sandbox.devices import lent
+from retinue.sandbox.mountpoints import made_ready
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
-from retinue.sandbox.places import made_ready
 from retinue.sandbox.seccomp import program
 
 PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
