@@ -127,7 +127,7 @@ async def _command(wanted: Wanted, ports: Ports) -> Leave:
     leave = Leave(scope=scope, files=ports.files(scope))
     if level is Level.STRICT and (granted.ok or ports.policy is Policy.AUTO):
         return leave
-    if await _used_once(wanted, "run", text, ports):
+    if level is Level.STRICT and await _used_once(wanted, "run", text, ports):
         return leave
     why = granted.rule if level is Level.STRICT else f"the sandbox here is {level}, so every command asks"
     await _asked(wanted, text, why, ports, level=level)
@@ -175,9 +175,9 @@ async def _asked(
             wanted, resource, "the configuration answers every such question with no (approvals = deny)"
         )
     caller, called, tool = wanted.caller, wanted.called, wanted.tool
-    digest = digest_of(
-        tool.spec.name, wanted.args, resource=resource, root=caller.scope.root, scope=caller.scope.hash
-    )
+    # A yes to a command that is held tightly is no yes to the same command held loosely.
+    rights = caller.scope.hash if level is None else f"{caller.scope.hash} {level}"
+    digest = digest_of(tool.spec.name, wanted.args, resource=resource, root=caller.scope.root, scope=rights)
     now = ports.chance.now()
 
     def step(tx: Tx) -> Approval:
