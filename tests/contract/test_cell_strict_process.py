@@ -59,6 +59,20 @@ def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Pat
     assert "pipe" in first
 
 
+def test_a_folder_that_is_open_by_mistake_keeps_the_command_from_running(scope: Scope):
+    """Through it the command could walk out. Shows: S26."""
+    cell = strict(scope, "echo ran", bwrap=str(found()))
+    leak = os.open("/", os.O_PATH | os.O_DIRECTORY)
+    done = subprocess.run(
+        cell.argv, env={}, pass_fds=(*cell.fds, leak), capture_output=True, text=True, check=False
+    )
+    for fd in (*cell.fds, leak):
+        os.close(fd)
+    cell.after()
+    assert (done.returncode, done.stdout) == (126, "")
+    assert "cannot be used" in done.stderr
+
+
 def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: InCell):
     """Whoever runs Retinue, root included. Shows: S18."""
     came = in_cell(

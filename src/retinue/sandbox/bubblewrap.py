@@ -46,6 +46,15 @@ LIMITS = (
 )
 """The shell's letter, the limit, its value, and the unit that the shell counts in."""
 
+_IN_SH = {"u": ("p", 1), "f": ("f", 512)}
+"""Where a plain shell has another letter or unit than bash."""
+
+_NOTHING_OPEN = (
+    'for fd in /proc/1/fd/* /proc/self/fd/*; do if [ -d "$fd" ]; then '
+    'echo "a folder of the machine is open in the sandbox: this bubblewrap cannot be used" >&2; exit 126; fi; done; '
+)
+"""A folder that was open before would be a way out: bubblewrap closes what it was given, and is not trusted to."""
+
 _MANY = 8192
 """Processes, where those of the whole user are counted."""
 
@@ -200,8 +209,9 @@ def _laid(mount: Mount, fds: _Fds, exact: bool) -> list[str]:
         sealed = ["--remount-ro", mount.at] if "--tmpfs" in cover else []
         return [*cover, mount.at, *sealed]
     option = "--bind" if mount.how is How.WRITE else "--ro-bind"
-    source = fds.at(mount.source)
-    return [f"{option}-fd", source, mount.at] if exact else [option, mount.source, mount.at]
+    if exact:
+        return [f"{option}-fd", fds.at(mount.source), mount.at]
+    return [option, mount.source, mount.at]
 
 
 def _room(at: str, size: int) -> list[str]:
@@ -209,18 +219,18 @@ def _room(at: str, size: int) -> list[str]:
 
 
 def _shell() -> tuple[str, ...]:
-    """Sets the limits and becomes the shell of the command, which stays one word. In a namespace of its own the number
+    """Makes sure that nothing leads out, sets the limits and becomes the shell of the command, which stays one word. In a namespace of its own the number
     of processes is counted anew; before Linux 5.14 it was counted with all others of the user."""
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
-    processes = "u" if shell.endswith("bash") else "p"
+    other = {} if shell == "/bin/bash" else _IN_SH
     lines: list[str] = []
-    for letter, which, most, unit in LIMITS:
+    for letter, which, limit, unit in LIMITS:
+        most = _MANY if which == resource.RLIMIT_NPROC and not _counted_anew() else limit
         hard = resource.getrlimit(which)[1]
-        most = _MANY if which == resource.RLIMIT_NPROC and not _counted_anew() else most  # noqa: PLW2901
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        flag = processes if letter == "u" else letter
-        lines.append(f"ulimit -{flag} {value // unit}")
-    return (shell, "-c", f'{" && ".join(lines)} && exec {shell} -c -- "$0"')
+        flag, size = other.get(letter, (letter, unit))
+        lines.append(f"ulimit -{flag} {value // size}")
+    return (shell, "-c", f'{_NOTHING_OPEN}{" && ".join(lines)} && exec {shell} -c -- "$0"')
 
 
 @lru_cache(maxsize=1)
