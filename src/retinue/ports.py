@@ -118,8 +118,8 @@ class Store(Protocol):
 class Agents(Protocol):
     """Definitions, live: an edit counts on the next call."""
 
-    def get(self, name: str) -> Defined:
-        """NotFound names the nearest."""
+    def get(self, name: str, at: str | None = None) -> Defined:
+        """`at`: the folder where somebody works, whose project may add names. NotFound names the nearest."""
         ...
 
     def names(self) -> list[str]: ...

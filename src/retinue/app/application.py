@@ -72,10 +72,10 @@ class App(Sessions, Rights):
             self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives, redact
         )
         self.store.sweep()
-        self.agents = DefinitionCatalogue(
-            user_dir=config.agents_dir, inline=config.agents, ceiling=config.ceiling
-        )
         self.trust = Trust(config.home / "trust.json")
+        self.agents = DefinitionCatalogue(
+            user_dir=config.agents_dir, inline=config.agents, trust=self.trust, ceiling=config.ceiling
+        )
         self._worktrees = Worktrees(
             config.home / "worktrees",
             held=lambda scope: self._ports.shell(scope),  # noqa: PLW0108  (the ports are not there yet)
@@ -146,7 +146,7 @@ class App(Sessions, Rights):
         """Everything that can be wrong is found before anything is written."""
         self.agents.ensure_general()
         chosen = await self._chosen(session, agent)
-        about = await self._about(chosen, agent)
+        about = await self._about(chosen, agent, workspace)
         check_model(self._ports.model(about, model), self.config)
         typed = text is None
         if chosen is None:
@@ -188,7 +188,7 @@ class App(Sessions, Rights):
         if not text.strip():
             raise Usage("there is nothing to do: give the child's task as TEXT")
         above = await self.store.find(parent)
-        check_model(self._ports.model(self._template(agent), model), self.config)
+        check_model(self._ports.model(self._template(agent, above), model), self.config)
         await self._ledger_opens()
         ask = Ask(
             key=f"once:{self._ports.chance.uuid()}",
@@ -230,7 +230,8 @@ class App(Sessions, Rights):
         return await control.cancel(run.id, self._ports, alive=self._owner_is_alive)
 
     async def resume(self, ref: str | None = None) -> list[Run]:
-        """Interrupted runs go on from their files."""
+        """Interrupted runs go on from their files, and so do those whose question nobody answered in time."""
+        await control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
         if ref is None:
             return await resume_all(await self.interrupted(), self._ports)
         run = await self.find_run(ref)
@@ -243,6 +244,8 @@ class App(Sessions, Rights):
 
     async def find_run(self, ref: str) -> Run:
         """By id or unambiguous prefix."""
+        if not ref:
+            raise Usage("say which run: `retinue runs history` lists them")
 
         def step(tx: Tx) -> list[Run]:
             exact = tx.run(ref)
@@ -300,12 +303,14 @@ class App(Sessions, Rights):
             )
         return chosen
 
-    async def _about(self, chosen: Session | None, agent: str | None) -> Agent:
+    async def _about(
+        self, chosen: Session | None, agent: str | None, workspace: str | os.PathLike[str] | None
+    ) -> Agent:
         name = agent or DEFAULT_AGENT if chosen is None else chosen.agent
         self._not_denied(name)
         if chosen is not None:
             return await definition(chosen, self._ports)
-        return self.agents.get(DEFAULT_AGENT if agent is None else agent).agent
+        return self.agents.get(DEFAULT_AGENT if agent is None else agent, _folder(workspace)).agent
 
     async def _ledger_opens(self) -> None:
         """Seen once, before the first folder is made: a ledger that cannot be used leaves no session behind."""
@@ -313,11 +318,11 @@ class App(Sessions, Rights):
             await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
             self._ledger_seen = True
 
-    def _template(self, name: str) -> Agent:
+    def _template(self, name: str, above: Session) -> Agent:
         """What a child is made from; a definition that is there and broken is told with its own words."""
         self._not_denied(name)
         try:
-            return self.agents.get(name).agent
+            return self.agents.get(name, above.workspace.meant).agent
         except NotFound as error:
             if isinstance(error.__cause__, BadDefinition):
                 raise

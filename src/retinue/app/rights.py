@@ -41,8 +41,9 @@ class Rights:
         if session is not None:
             chosen = await self._sessions.find(session)
             return scope_of(await definition(chosen, self._ports), chosen, self._ports)
-        about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent).agent
-        return compile_scope(about, Ground(root=str(Path.cwd())), self._ports.bounds())
+        here = str(Path.cwd())
+        about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, here).agent
+        return compile_scope(about, Ground(root=here), self._ports.bounds())
 
     async def scope_json(self, session: str) -> dict[str, Any]:
         """What `scope show` prints: everything that applies to a session, and whose word it is."""
@@ -108,7 +109,7 @@ class Rights:
         """By the same rules as the gate, for the tools that come with Retinue."""
         policy = str(self._ports.policy)
         if kind == "write":
-            return policy != "auto" and not scope.grants_write(real)
+            return not (scope.grants_write(real) or (policy == "auto" and not scope.guards(real)))
         if kind == "run":
             strict = await self._ports.level() is Level.STRICT
             return not (strict and (policy == "auto" or scope.grants_command(real).ok))
@@ -117,13 +118,15 @@ class Rights:
     # approvals
 
     async def approvals(self, *, run: str | None = None, all_states: bool = False) -> list[Approval]:
-        """What waits for a person, oldest first; what waited too long is closed first."""
-        await control.expire(self._ports, alive=self._owner_lives)
+        """What waits for a person, oldest first; what waited too long is closed first, and nobody's run stays so."""
+        await control.expire(self._ports, alive=self._owner_lives, adopt=False)
         states: Sequence[State] | None = None if all_states else [State.PENDING]
         return await self._ports.ledger.look(lambda tx: tx.approvals(run=run, state=states))
 
     async def approval(self, ref: str) -> Approval:
         """By id or unambiguous prefix."""
+        if not ref:
+            raise Usage("say which approval: `retinue approvals list` shows those that wait")
 
         def step(tx: Tx) -> list[Approval]:
             exact = tx.approval(ref)
@@ -139,7 +142,7 @@ class Rights:
     async def answer(self, ref: str, said: Answer | str, *, by: str = "person") -> Approval:
         """A person's word on one question. Whoever works the run goes on with it; if nobody does, this process."""
         asked = await self.approval(ref)
-        await control.expire(self._ports, alive=self._owner_lives)
+        await control.expire(self._ports, alive=self._owner_lives, adopt=False)
         return await control.answer(asked.id, Answer(said), self._ports, by=by, alive=self._owner_lives)
 
     async def works(self, run: Run) -> bool:

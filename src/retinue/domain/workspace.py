@@ -22,6 +22,12 @@ class Workspace:
     label: str = ""
     source: str = ""
     """The repository that this workspace is a worktree of, made for this session; empty for any other folder."""
+    project: str = ""
+    """The folder that was meant when the session was begun, if it works in another one: its project's agents count."""
+
+    @property
+    def meant(self) -> str:
+        return self.project or self.root
 
     def as_json(self) -> dict[str, Any]:
         return {
@@ -30,4 +36,5 @@ class Workspace:
             "writable": self.writable,
             "label": self.label,
             "source": self.source or None,
+            "project": self.project or None,
         }

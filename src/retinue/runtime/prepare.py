@@ -45,7 +45,7 @@ async def definition(session: Session, ports: Ports) -> Agent:
     until a person edits its preset.md: then that rules."""
     own, own_hash = await ports.store.preset(session)
     if session.top and own_hash == session.preset_hash:
-        return ports.agents.get(session.agent).agent
+        return ports.agents.get(session.agent, session.workspace.meant).agent
     return own
 
 

@@ -12,7 +12,7 @@ from retinue.runtime.send import send
 
 async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None) -> Session:
     """A new top-level session, idle until something is sent to it."""
-    defined = ports.agents.get(agent)
+    defined = ports.agents.get(agent, root)
     return await _created(
         NewSession(
             agent=agent,
@@ -27,7 +27,7 @@ async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None)
 
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
     """A child of a session. Its configuration is its own copy of the definition, its paths are written into it."""
-    defined = ports.agents.get(ask.agent)
+    defined = ports.agents.get(ask.agent, child.parent.workspace.meant)
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
     if child.parent.depth >= deepest:
         raise Refused(

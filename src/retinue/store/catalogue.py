@@ -16,7 +16,6 @@ from retinue.store.layers import (
     Watched,
     built_in_texts,
     files_in,
-    harmless,
     markdown_layer,
     misnamed,
     prompted,
@@ -24,7 +23,9 @@ from retinue.store.layers import (
     unchanged,
     write,
 )
+from retinue.store.project import Project, defined_in, harmless, layer_in
 from retinue.store.textfile import Stamp, stamp_of
+from retinue.store.trust import Seen, Standing, Trust
 from retinue.store.values import Wrong, nearest
 
 BUILT_IN = "built in"
@@ -67,13 +68,13 @@ class DefinitionCatalogue:
         *,
         user_dir: Path,
         inline: Sequence[Inline] = (),
-        project_dir: Path | None = None,
+        trust: Trust | None = None,
         ceiling: Mapping[str, Any] | None = None,
         builtin: Mapping[str, str] | None = None,
     ) -> None:
-        """`project_dir` is given only for a trusted project; it adds names and never changes any."""
+        """`trust` says which projects may add names of their own; without it none does."""
         self.user_dir = user_dir
-        self.project_dir = project_dir
+        self.trust = trust
         self.ceiling = ceiling
         self._inline = {each.name: each for each in inline}
         self._builtin = builtin
@@ -85,17 +86,18 @@ class DefinitionCatalogue:
         """The catalogue that the configuration asks for."""
         return cls(user_dir=settings.agents_dir, inline=settings.agents, ceiling=settings.ceiling)
 
-    def get(self, name: str) -> Defined:
+    def get(self, name: str, at: str | None = None) -> Defined:
+        """`at` is the folder somebody works in: a trusted project there is asked for names that nobody else has."""
         known = self._known.get(name)
         if known is not None and unchanged(known.watched):
             return known.defined
         self._known.pop(name, None)
         try:
-            merging = _Merging(catalogue=self)
+            merging = _Merging(catalogue=self, project=self.project(at))
             defined = merging.defined(name)
         except BadDefinition as bad:
             raise NotFound(f"Agent '{name}' not found: {bad}") from bad
-        if settled(merging.watched):
+        if settled(merging.watched) and not merging.foreign:
             self._known[name] = _Known(defined=defined, watched=merging.watched)
         return defined
 
@@ -104,30 +106,59 @@ class DefinitionCatalogue:
         """How many files were read so far."""
         return self._files.reads
 
-    def names(self) -> list[str]:
-        """Agents that can be started, by name."""
-        return [each.agent.name for each in self.all()]
+    def project(self, at: str | None) -> Project | None:
+        return None if at is None or self.trust is None else Project(place=at, trust=self.trust)
 
-    def all(self) -> list[Defined]:
+    def names(self, at: str | None = None) -> list[str]:
+        """Agents that can be started, by name."""
+        return [each.agent.name for each in self.all(at)]
+
+    def all(self, at: str | None = None) -> list[Defined]:
         found: list[Defined] = []
         for name in self._candidates():
-            try:
+            with suppress(NotFound):
                 found.append(self.get(name))
-            except NotFound:
-                continue
-        return found
+        project = self.project(at)
+        for name in self._added(project):
+            with suppress(BadDefinition, NotFound):
+                found.append(_Merging(catalogue=self, project=project).defined(name))
+        return sorted(found, key=lambda each: each.agent.name)
 
-    def broken(self) -> list[BadDefinition]:
+    def broken(self, at: str | None = None) -> list[BadDefinition]:
         """What is wrong with the definitions that are not listed."""
-        found = [misnamed(path) for path in self._paths() if not NAME.fullmatch(path.stem)]
-        for name in self._candidates():
+        found = [misnamed(path) for path in files_in(self.user_dir) if not NAME.fullmatch(path.stem)]
+        project = self.project(at)
+        for name in (*self._candidates(), *self._added(project)):
             try:
-                _Merging(catalogue=self).defined(name)
+                _Merging(catalogue=self, project=project).defined(name)
             except BadDefinition as bad:
                 found.append(bad)
             except NotFound:
                 continue
         return found
+
+    def offers(self, seen: Seen) -> list[tuple[str, Defined | str]]:
+        """What a project would add if it were trusted: each name with its agent, or with why it is not added."""
+        own = set(self._candidates())
+        found: list[tuple[str, Defined | str]] = []
+        for name in defined_in(seen):
+            if name in own:
+                found.append((name, "there is an agent of this name already, and a project changes none"))
+                continue
+            try:
+                found.append((name, _Merging(catalogue=self, seen=seen).defined(name)))
+            except (BadDefinition, NotFound) as error:
+                found.append((name, str(error)))
+        return found
+
+    def untrusted(self, at: str) -> str | None:
+        """A sentence about the project somebody works in, when it defines agents and may not."""
+        project = self.project(at)
+        if project is None or not (names := defined_in(project.seen)):
+            return None
+        if project.standing is Standing.TRUSTED:
+            return None
+        return project.untrusted(f"defines {', '.join(names[:8])}{' …' if len(names) > 8 else ''}")  # noqa: PLR2004
 
     def ensure_general(self) -> None:
         """Writes the general agent to the user's folder if there is none, so that a person can change it."""
@@ -191,9 +222,6 @@ class DefinitionCatalogue:
         if name in self._inline:
             partial = prompted(self._inline[name].partial, self.user_dir.parent, watched)
             found.append(Layer(source=INLINE, partial=partial))
-        if not found and self.project_dir is not None:
-            project = self._files.layer(self.project_dir, name, watched)
-            found = [harmless(project)] if project is not None else []
         return found
 
     def missing(self, name: str) -> NotFound:
@@ -203,13 +231,13 @@ class DefinitionCatalogue:
         close = nearest(name, self.names())
         return f"Agent '{name}' not found" + (f"; did you mean '{close}'?" if close else "")
 
-    def _paths(self) -> list[Path]:
-        folders = [each for each in (self.user_dir, self.project_dir) if each is not None]
-        return [path for folder in folders for path in files_in(folder)]
-
     def _candidates(self) -> list[str]:
-        files = (path.stem for path in self._paths())
+        files = (path.stem for path in files_in(self.user_dir))
         return sorted({*self.builtin(), *self._inline, *(stem for stem in files if NAME.fullmatch(stem))})
+
+    def _added(self, project: Project | None) -> list[str]:
+        own = set(self._candidates())
+        return [] if project is None else [name for name in project.names() if name not in own]
 
 
 @dataclass(slots=True, kw_only=True)
@@ -217,6 +245,12 @@ class _Merging:
     """One definition in the making: its layers, and those of what it extends."""
 
     catalogue: DefinitionCatalogue
+    project: Project | None = None
+    """Asked last, and only for a name that nobody else has."""
+    seen: Seen | None = None
+    """The same for one that is only looked at."""
+    foreign: bool = False
+    """The agent is the project's: it may extend others, and others may not extend the project's."""
     watched: Watched = field(default_factory=dict[Path, Stamp])
 
     def defined(self, name: str) -> Defined:
@@ -230,6 +264,8 @@ class _Merging:
             sources |= dict.fromkeys(layer.partial, layer.source)
         sources["name"] = layers[-1].source
         try:
+            if self.foreign:
+                harmless(partial)
             agent = definitions.build(partial, name)
         except Wrong as wrong:
             raise BadDefinition(_file_of(layers), str(wrong)) from wrong
@@ -248,6 +284,8 @@ class _Merging:
     def _chain(self, name: str, above: tuple[str, ...]) -> list[Layer]:
         """All layers of an agent, with those of what it extends below them."""
         layers = self.catalogue.layers(name, self.watched)
+        if not layers and (self.foreign or not above):
+            layers = self._projects(name)
         if not layers:
             if above:
                 raise BadDefinition(above[-1], f"extends '{name}', and there is no such agent")
@@ -265,10 +303,18 @@ class _Merging:
             Layer(
                 source=each.source,
                 partial={key: said for key, said in each.partial.items() if key not in _OWN},
+                where=each.where,
             )
             for each in below
         ]
         return inherited + layers
+
+    def _projects(self, name: str) -> list[Layer]:
+        found = None if self.project is None else self.project.layer(name)
+        if self.seen is not None:
+            found = layer_in(self.seen, name)
+        self.foreign = self.foreign or found is not None
+        return [] if found is None else [found]
 
 
 _OWN = ("name", "extends")
@@ -277,4 +323,4 @@ _OWN = ("name", "extends")
 
 def _file_of(layers: Sequence[Layer]) -> str:
     """The place to mend: the topmost."""
-    return layers[-1].source
+    return layers[-1].where or layers[-1].source

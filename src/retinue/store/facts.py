@@ -26,6 +26,7 @@ class Place(msgspec.Struct, kw_only=True):
     writable: bool = True
     label: str = ""
     source: str | None = None
+    project: str | None = None
 
 
 class Facts(msgspec.Struct, kw_only=True):
@@ -112,6 +113,7 @@ def workspace_of(place: Place | None, folder: str) -> Workspace:
         writable=place.writable,
         label=place.label,
         source=place.source or "",
+        project=place.project or "",
     )
 
 

@@ -28,6 +28,8 @@ class Layer:
     partial: Mapping[str, Any]
     text: str | None = None
     """The file itself, when it is Markdown and needs nothing beside it."""
+    where: str = ""
+    """The file to mend, when the source is not its name."""
 
 
 class DefinitionFiles:
@@ -138,16 +140,22 @@ def as_it_stands(path: Path) -> BadDefinition | None:
 def _layer_or_bad(path: Path) -> Layer | BadDefinition:
     """What a file says, or why it says nothing; either is kept until the file changes."""
     try:
-        text = read_text(path)
-        if path.suffix == ".md":
-            return markdown_layer(text, str(path), path.stem)
-        return _layer(definitions.json_text(text), str(path), path.stem, None)
+        return layer_of(read_text(path), str(path))
     except FileNotFoundError:
         return BadDefinition(str(path), "was removed while it was read")
-    except Mistake as mistake:
-        return BadDefinition(f"{path}:{mistake.line}", mistake.problem)
     except BadDefinition as bad:
         return bad
+
+
+def layer_of(text: str, where: str) -> Layer | BadDefinition:
+    """What the text of a file of this name says."""
+    path = Path(where)
+    try:
+        if path.suffix == ".md":
+            return markdown_layer(text, where, path.stem)
+        return _layer(definitions.json_text(text), where, path.stem, None)
+    except Mistake as mistake:
+        return BadDefinition(f"{where}:{mistake.line}", mistake.problem)
 
 
 def markdown_layer(text: str, source: str, name: str) -> Layer:
@@ -163,16 +171,6 @@ def _layer(written: definitions.Written, source: str, name: str, text: str | Non
             f"the file is called '{name}' and the agent in it '{named}'; they must agree",
         )
     return Layer(source=source, partial=partial, text=text)
-
-
-def harmless(layer: Layer) -> Layer:
-    """A project never says where a model is asked: the user's key would go there."""
-    if layer.partial.get("driver_settings") or layer.partial.get("external"):
-        raise BadDefinition(
-            layer.source,
-            "a project's definition may not say which server is asked; remove driver_settings and external",
-        )
-    return layer
 
 
 def misnamed(path: Path) -> BadDefinition:

@@ -36,10 +36,15 @@ def read_text(path: Path) -> str:
             str(path), say if path.is_symlink() else f"cannot be read: {error.strerror}"
         ) from error
     try:
-        _check(path, os.fstat(handle))
+        checked(path, os.fstat(handle))
         data = _read(handle)
     finally:
         os.close(handle)
+    return decoded(path, data)
+
+
+def decoded(path: Path, data: bytes) -> str:
+    """The words of a small file in UTF-8."""
     if len(data) > MAX_BYTES:
         raise BadDefinition(str(path), f"is larger than {MAX_BYTES // 1024} KiB")
     try:
@@ -49,7 +54,8 @@ def read_text(path: Path) -> str:
         raise BadDefinition(f"{path}:{line}", "is not text in UTF-8; save it in that encoding") from error
 
 
-def _check(path: Path, found: os.stat_result) -> None:
+def checked(path: Path, found: os.stat_result) -> None:
+    """A regular file with one name, or BadDefinition."""
     if not stat.S_ISREG(found.st_mode):
         raise BadDefinition(str(path), "is not a file")
     if found.st_nlink > 1:

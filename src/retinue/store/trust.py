@@ -1,22 +1,49 @@
 """Trust: which projects a person lets speak, each by its real path and by what its `.retinue` folder held then."""
 
-# Names are joined and compared as text here: a real path is the key.
-# ruff: noqa: PTH112, PTH114, PTH115, PTH118, PTH208
+# Names are joined and compared as text here: a real path is the key, and what is below it is opened from descriptors.
+# ruff: noqa: PTH118, PTH119, PTH208
 
 import hashlib
 import json
 import os
 import stat
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.errors import Failed, NotFound, Usage
+from retinue.errors import BadDefinition, Failed, NotFound, Usage
 from retinue.store.disk import read_file, replace_file
+from retinue.store.textfile import checked, decoded
 
 FOLDER = ".retinue"
+AGENTS = "agents/"
 _MOST_FILES = 10_000
 _MOST_BYTES = 64_000_000
+_DEEPEST = 32
+_SAFE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+
+
+class Standing(StrEnum):
+    """What a person said about a project, and whether it still holds."""
+
+    TRUSTED = "trusted"
+    CHANGED = "changed"
+    """It was trusted, and its `.retinue` folder is not what it was then."""
+    UNKNOWN = "not trusted"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """A project's `.retinue` folder at one moment: what is used of it is what was hashed, byte for byte."""
+
+    place: str
+    """The project's real path."""
+    hash: str
+    """Empty when there was too much to look at, or something that could not be: that is never trusted."""
+    texts: Mapping[str, str | BadDefinition]
+    """The files that define agents, by name, each with its text or with why it is not read."""
 
 
 class Trust:
@@ -25,21 +52,27 @@ class Trust:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def listed(self) -> dict[str, bool]:
+    def listed(self) -> dict[str, Standing]:
         """Every project that was trusted, and whether it still is as it was."""
-        return {place: _hash(place) == seen for place, seen in sorted(self._read().items())}
+        return {place: self.standing(look(place)) for place in sorted(self._read())}
 
     def trusts(self, place: str) -> bool:
-        seen = self._read().get(os.path.realpath(place))
-        return seen is not None and seen == _hash(os.path.realpath(place))
+        return os.path.realpath(place) in self._read() and self.standing(look(place)) is Standing.TRUSTED
 
-    def add(self, place: str, *, token: str) -> str:
-        """The real path that is trusted from now on, as its folder is now."""
-        real = os.path.realpath(place)
-        if not os.path.isdir(real):
-            raise Usage(f"{place} is not a folder: name the folder of the project")
-        self._write({**self._read(), real: _hash(real)}, token)
-        return real
+    def standing(self, seen: Seen) -> Standing:
+        before = self._read().get(seen.place)
+        if before is None:
+            return Standing.UNKNOWN
+        return Standing.TRUSTED if seen.hash and seen.hash == before else Standing.CHANGED
+
+    def add(self, seen: Seen, *, token: str) -> None:
+        """Exactly what was seen is trusted from now on: what changed since then is not."""
+        if not seen.hash:
+            raise Usage(
+                f"{seen.place}/{FOLDER} holds more than can be looked at, or what cannot be read: "
+                "keep only definitions there"
+            )
+        self._write({**self._read(), seen.place: seen.hash}, token)
 
     def remove(self, place: str, *, token: str) -> str:
         real, known = os.path.realpath(place), self._read()
@@ -59,7 +92,7 @@ class Trust:
         if not isinstance(found, dict):
             raise Failed(f"{self.path} is not what Retinue wrote: mend or remove it")
         pairs = cast("dict[Any, Any]", found).items()
-        return {str(place): seen for place, seen in pairs if isinstance(seen, str)}
+        return {str(place): seen for place, seen in pairs if isinstance(seen, str) and seen}
 
     def _write(self, known: Mapping[str, str], token: str) -> None:
         self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -67,37 +100,102 @@ class Trust:
         replace_file(os.fspath(self.path), text.encode("utf-8", "surrogatepass"), token=token)
 
 
-def _hash(place: str) -> str:
-    """Of names, kinds and contents; links are not followed, only what they say counts."""
-    digest = hashlib.sha256()
-    budget = _MOST_BYTES
-    for count, (name, path) in enumerate(_files(os.path.join(place, FOLDER), "")):
-        if count >= _MOST_FILES or budget < 0:
-            return "too much to look at"
-        data = _content(path)
-        budget -= len(data)
-        digest.update(f"{len(name)}:{name}:{len(data)}:".encode("utf-8", "surrogatepass") + data)
-    return digest.hexdigest()
-
-
-def _files(folder: str, inner: str) -> Iterator[tuple[str, str]]:
+def look(place: str) -> Seen:
+    """A project as it is now. Links are not followed, not even `.retinue` itself: only what they say counts."""
+    real = os.path.realpath(place)
+    looking = _Looking(place=real)
     try:
-        names = sorted(os.listdir(folder))
-    except OSError:
-        return
-    for name in names:
-        path = os.path.join(folder, name)
-        if os.path.isdir(path) and not os.path.islink(path):
-            yield from _files(path, f"{inner}{name}/")
+        looking.entry(os.path.join(real, FOLDER), None, "")
+    except (_TooMuch, OSError):
+        return Seen(place=real, hash="", texts={})
+    return Seen(place=real, hash=looking.digest.hexdigest(), texts=looking.texts)
+
+
+class _TooMuch(Exception):
+    """There is more than a person could have looked at."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Looking:
+    """One walk through the folder, from descriptor to descriptor."""
+
+    place: str
+    digest: Any = field(default_factory=hashlib.sha256)
+    files: int = 0
+    size: int = 0
+    texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+
+    def entry(self, name: str, above: int | None, inner: str) -> None:
+        """One name below an open folder; `inner` is what it is called in the project, empty for `.retinue`."""
+        try:
+            mode = os.stat(name, dir_fd=above, follow_symlinks=False).st_mode
+        except FileNotFoundError:
+            return
+        if stat.S_ISDIR(mode):
+            self._folder(name, above, f"{inner}/" if inner else "")
+        elif stat.S_ISLNK(mode):
+            self._add(inner, b"link:" + os.fsencode(os.readlink(name, dir_fd=above)))
+            self._no_text(inner, "is a symbolic link, which is not followed; put the file itself there")
+        elif stat.S_ISREG(mode):
+            self._file(name, above, inner)
         else:
-            yield inner + name, path
+            self._add(inner, b"other")
+            self._no_text(inner, "is not a file")
+
+    def _folder(self, name: str, above: int | None, inner: str) -> None:
+        if inner.count("/") > _DEEPEST:
+            raise _TooMuch
+        handle = os.open(name, _SAFE | os.O_DIRECTORY, dir_fd=above)
+        try:
+            for each in sorted(os.listdir(handle)):
+                self.entry(each, handle, inner + each)
+        finally:
+            os.close(handle)
+
+    def _file(self, name: str, above: int | None, inner: str) -> None:
+        handle = os.open(name, _SAFE, dir_fd=above)
+        try:
+            found = os.fstat(handle)
+            data = b"" if not stat.S_ISREG(found.st_mode) else _bytes(handle, _MOST_BYTES - self.size)
+        finally:
+            os.close(handle)
+        self._add(inner, b"file:" + data)
+        if _defines(inner):
+            where = Path(self.place, FOLDER, inner)
+            try:
+                checked(where, found)
+                self.texts[os.path.basename(inner)] = decoded(where, data)
+            except BadDefinition as bad:
+                self.texts[os.path.basename(inner)] = bad
+
+    def _no_text(self, inner: str, problem: str) -> None:
+        if _defines(inner):
+            self.texts[os.path.basename(inner)] = BadDefinition(f"{self.place}/{FOLDER}/{inner}", problem)
+
+    def _add(self, inner: str, data: bytes) -> None:
+        self.files += 1
+        self.size += len(data)
+        if self.files > _MOST_FILES or self.size > _MOST_BYTES:
+            raise _TooMuch
+        self.digest.update(f"{len(inner)}:{inner}:{len(data)}:".encode("utf-8", "surrogatepass") + data)
 
 
-def _content(path: str) -> bytes:
-    try:
-        mode = os.lstat(path).st_mode
-        if stat.S_ISLNK(mode):
-            return b"link:" + os.fsencode(os.readlink(path))
-        return b"file:" + read_file(path) if stat.S_ISREG(mode) else b"other"
-    except OSError as error:
-        return f"unreadable:{error.errno}".encode()
+def _defines(inner: str) -> bool:
+    name = inner.removeprefix(AGENTS)
+    return (
+        inner.startswith(AGENTS)
+        and "/" not in name
+        and not name.startswith(".")
+        and name.endswith((".md", ".json"))
+    )
+
+
+def _bytes(handle: int, most: int) -> bytes:
+    pieces: list[bytes] = []
+    size = 0
+    while piece := os.read(handle, 1 << 20):
+        pieces.append(piece)
+        size += len(piece)
+        if size > most:
+            raise _TooMuch
+    return b"".join(pieces)
