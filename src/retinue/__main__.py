@@ -33,6 +33,10 @@ TABLE = {
             "retinue.surfaces.cli.approvals:approvals",
         ),
         "scope": ("show, test: what a session may touch, and why", "retinue.surfaces.cli.scope:scope"),
+        "trust": (
+            "PATH, list, remove: which projects may add agents of their own",
+            "retinue.surfaces.cli.trust:trust",
+        ),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
     },
     "Machine": {

@@ -50,10 +50,13 @@ def agents() -> None:
 @on_app()
 async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
     """Agents to choose from; definitions that are broken are named on standard error."""
-    rows = [_row(defined) for defined in app.agents.all() if every or defined.agent.ui_visible]
+    here = str(Path.cwd())
+    rows = [_row(defined) for defined in app.agents.all(here) if every or defined.agent.ui_visible]
     terminal.rows(rows, COLUMNS, empty="no agents: write one to the agents folder of the configuration")
-    for bad in app.agents.broken():
+    for bad in app.agents.broken(here):
         terminal.note(str(bad), colour="31")
+    if (sentence := app.agents.untrusted(here)) is not None:
+        terminal.note(sentence)
 
 
 @agents.command("show")
@@ -61,7 +64,7 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
 @on_app()
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     """Every field of an agent with where it came from, and the tools it is offered."""
-    defined = app.agents.get(name)
+    defined = app.agents.get(name, str(Path.cwd()))
     judged = {tool.spec.name: verdict for tool, verdict in await app.tools(agent=name)}
     offered = [tool for tool, verdict in judged.items() if verdict.ok]
     withheld = {tool: verdict.rule for tool, verdict in judged.items() if not verdict.ok}

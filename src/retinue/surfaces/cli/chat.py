@@ -1,6 +1,7 @@
 """Talking: a line from the person, an answer from the agent, until one of them leaves."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 
 import click
 
@@ -39,7 +40,7 @@ async def chat(
             raise Usage("--agent and SESSION exclude each other: a session has its own agent")
         await talk.take(await app.session(session))
     elif agent is not None:
-        app.agents.get(agent)
+        app.agents.get(agent, str(Path.cwd()))
     code = await talk.go_on()
     if terminal.json:
         terminal.value([as_json(run) for run in talk.runs])
@@ -155,14 +156,14 @@ class Talk:
         if not rest:
             self.terminal.line(self.agent or "general")
             return
-        self.app.agents.get(rest)
+        self.app.agents.get(rest, str(Path.cwd()))
         found = await self.app.sessions(agent=rest, children=False)
         self.agent, self.session = rest, None
         if found:
             await self.take(found[0])
 
     async def agents(self, _rest: str) -> None:
-        for defined in self.app.agents.all():
+        for defined in self.app.agents.all(str(Path.cwd())):
             self.terminal.line(f"  {defined.agent.name:<14}{one_line(defined.agent.description, 90)}")
 
     async def sessions(self, _rest: str) -> None:
