@@ -11,7 +11,7 @@ from retinue.domain.agent import Agent, Paths, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
 from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
-from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal
+from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal, named
 from retinue.domain.tmp import TMP, elsewhere, inside, is_a_place
 
 DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
@@ -24,7 +24,7 @@ NO_SCOPE = "no_scope_config"
 """The word for a child whose preset.md lost its paths."""
 
 ALWAYS_CLOSED: Globs = (
-    "**/.git/hooks/**", "**/.git/config", "**/.git/modules/**/config", "**/.git/modules/**/hooks/**",
+    "**/.git/hooks/**", "**/.git/config", "**/.git/config.worktree", "**/.git/commondir", "**/.git/modules/**/config", "**/.git/modules/**/hooks/**",
     "**/.vscode/tasks.json", "**/.vscode/launch.json", "**/.idea/runConfigurations/**", "**/.zed/tasks.json",
     "**/.bashrc", "**/.bash_profile", "**/.bash_login", "**/.bash_logout", "**/.profile", "**/.zshrc", "**/.zshenv",
     "**/.zprofile", "**/.zlogin", "**/.config/fish/**", "**/.config/autostart/**", "**/.config/systemd/**",
@@ -33,6 +33,14 @@ ALWAYS_CLOSED: Globs = (
     "**/.config/gcloud/**", "**/.config/gh/**", "/proc/**", "/sys/**", "/dev/**", "/etc/shadow", "/etc/gshadow",
 )  # fmt: skip
 """Never opened for an agent, whatever its scope says; Retinue's own home is added at run time."""
+
+
+GUARDED: Globs = (
+    "**/.git", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
+    "**/.vscode/**", "**/.idea/**", "**/.zed/**", "**/.devcontainer/**", "**/.envrc", "**/.mcp.json",
+    "**/.claude/**", "**/.cursor/**", "**/.codex/**", "**/.gemini/**", "**/.retinue/**",
+)  # fmt: skip
+"""Readable, and never changed without a person's yes to just that: other programs obey what stands there."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -52,6 +60,7 @@ class Scope:
     """Writes that need not ask: the definition names them."""
     deny: Globs = ()
     closed: Globs = ALWAYS_CLOSED
+    guarded: Globs = GUARDED
     house: Globs = ()
     """Retinue's own folders: closed too, but for what lies in a workspace that was made for this agent."""
     root: str = "/"
@@ -143,10 +152,23 @@ class Scope:
             return Verdict(ok=False, rule=f"shell_commands deny {hit}")
         return Verdict(ok=True, rule="the sandbox holds it")
 
+    def guards(self, real: str) -> bool:
+        """Whether other programs obey what stands there. Then a wide grant does not speak for writing it: only one that
+        names the place itself does."""
+        if first_match(self.guarded, real, ignore_case=True) is None or self.private(real):
+            return False
+        outright = (each for each in self.write if matches(each, real))
+        return not any(
+            first_match(self.guarded, "/" + "/".join(named(each)), ignore_case=True) for each in outright
+        )
+
     def grants_write(self, real: str) -> bool:
         """Whether a write that is in scope was granted in advance, so that nobody is asked."""
         shared = inside(real) and not self.private(real)
-        return first_match(elsewhere(self.granted) if shared else self.granted, real) is not None
+        return (
+            not self.guards(real)
+            and first_match(elsewhere(self.granted) if shared else self.granted, real) is not None
+        )
 
     def grants_command(self, text: str) -> Verdict:
         return command.need_not_ask(text, self.commands)
@@ -180,6 +202,7 @@ class Scope:
             "granted": self.granted,
             "deny": self.deny,
             "closed": self.closed,
+            "guarded": self.guarded,
             "house": self.house,
             "root": self.root,
             "made": self.made,

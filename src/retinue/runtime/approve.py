@@ -102,7 +102,7 @@ async def _file(wanted: Wanted, ports: Ports) -> Leave:
             raise
         return Leave(scope=lifted, files=ports.files(lifted))
     files = ports.files(scope)
-    if scope.grants_write(real) or ports.policy is Policy.AUTO:
+    if scope.grants_write(real) or (ports.policy is Policy.AUTO and not scope.guards(real)):
         return Leave(scope=scope, files=files)
     await _asked(wanted, real, f"nothing grants {touch} there in advance", ports)
     return Leave(scope=scope, files=files.only(real), answer=Answer.ALLOW)

@@ -33,7 +33,7 @@ class Kind(Enum):
     LINK = "link"
     """A link at a closed name: where it leads is another file's business."""
     POINTER = "pointer"
-    """A `.git` that is no folder: it says where git finds what it runs and obeys. Readable, never to be changed."""
+    """What other programs obey, or a `.git` that is no folder: readable, never to be changed by a command."""
     PIPE = "pipe"
     """A pipe, or something else that whoever opens it may wait for."""
     DARK = "dark"
@@ -103,9 +103,10 @@ def _judged(scope: Scope, folder: str, held: _Held, found: dict[str, Kind]) -> l
         path = f"{folder}/{name}"
         if not is_readable(scope, path):
             found[path] = kind
-        elif kind is Kind.FOLDER:
+            continue
+        if kind is Kind.FOLDER:
             enter.append(path)
-        elif name.lower() == _GIT:
+        if scope.guards(path) and not (kind is Kind.FOLDER and name.lower() == _GIT):
             found[path] = Kind.POINTER
     return enter
 
@@ -176,7 +177,7 @@ def _steady() -> frozenset[int]:
 def _closing(scope: Scope) -> Globs:
     """Every pattern that takes away. They only say where to look: the scope itself is asked."""
     above = tuple(pattern for ceiling in scope.ceilings for pattern in ceiling.deny)
-    return (*scope.closed, *scope.deny, *scope.house, *above)
+    return (*scope.closed, *scope.deny, *scope.house, *scope.guarded, *above)
 
 
 @lru_cache(maxsize=256)
