@@ -74,6 +74,7 @@ class LocalEngine:
             raise error
 
     def cancel(self, run_id: str) -> bool:
+        self._parked.discard(run_id)
         if run_id in self._queue:
             self._queue.remove(run_id)
             self._finished(run_id)

@@ -88,8 +88,9 @@ async def answer(
     return answered
 
 
-async def expire(ports: Ports, *, alive: Callable[[str], bool]) -> list[Approval]:
-    """Questions that nobody answered in time count as denied, and their runs go on with that."""
+async def expire(ports: Ports, *, alive: Callable[[str], bool], adopt: bool = True) -> list[Approval]:
+    """Questions that nobody answered in time count as denied, and their runs go on with that. Those that nobody works
+    are taken up here, or without `adopt` lie in the queue like any interrupted run."""
 
     def late(tx: Tx) -> list[Approval]:
         now = ports.chance.now()
@@ -99,7 +100,7 @@ async def expire(ports: Ports, *, alive: Callable[[str], bool]) -> list[Approval
         gone: list[tuple[Approval, Run | None]] = []
         for each in late(tx):
             tx.set_approval(each.expired())
-            gone.append((each.expired(), _woken(each.expired(), tx, ports, alive)))
+            gone.append((each.expired(), _woken(each.expired(), tx, ports, alive, adopt=adopt)))
         return gone
 
     if not await ports.ledger.look(late):
@@ -117,7 +118,9 @@ async def woken(ports: Ports) -> list[str]:
     return [run.id for run in queued if run.owner == ports.owner]
 
 
-def _woken(approval: Approval, tx: Tx, ports: Ports, alive: Callable[[str], bool]) -> Run | None:
+def _woken(
+    approval: Approval, tx: Tx, ports: Ports, alive: Callable[[str], bool], *, adopt: bool = True
+) -> Run | None:
     """The run of an approval, queued again; None when it does not wait for one (any more)."""
     run = tx.run(approval.run)
     if run is None:
@@ -126,7 +129,7 @@ def _woken(approval: Approval, tx: Tx, ports: Ports, alive: Callable[[str], bool
     if run.status is not Status.WAITING or run.waiting_for is not Waiting.APPROVAL:
         return None
     again = run.answered(waited=ports.chance.now() - approval.asked_at)
-    if not alive(again.owner):
+    if adopt and not alive(again.owner):
         again = replace(again, owner=ports.owner)
     tx.set_run(again)
     return again

@@ -1,0 +1,191 @@
+"""Questions answered by command: from any process, by prefix, once, in time, and never by accident."""
+
+import sqlite3
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+WORDS = "words\n"
+
+
+def wants_to_write(*names: str) -> dict[str, Any]:
+    calls = [{"name": "write", "args": {"path": name, "content": WORDS}} for name in names]
+    return {"tools": calls}
+
+
+@pytest.fixture
+def parked(retinue: Any) -> dict[str, Any]:
+    """A run without anybody at its terminal that waits for a yes."""
+    retinue.plays([wants_to_write("a.txt"), "Written."])
+    ran = retinue("run", "--json", "write it")
+    assert ran.code == 6
+    return ran.json
+
+
+def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: Any):
+    """Shows: A006, L006, T12."""
+    retinue.plays([wants_to_write("a.txt"), "Written."])
+    ran = retinue("run", "write it")
+    assert ran.code == 6
+    (asked,) = retinue("approvals", "list", "--json").json
+    assert f"approval {asked['id']} waits: retinue approvals show {asked['id']}" in ran.err
+    assert "nobody here can give it" in ran.err
+    assert not (retinue.folder / "a.txt").exists()
+
+
+def test_a_waiting_run_names_its_questions_and_the_row_says_everything(retinue: Any, parked: dict[str, Any]):
+    """Shows: L006, T10."""
+    assert (parked["status"], parked["waiting_for"]) == ("waiting", "approval")
+    (asked,) = retinue("approvals", "list", "--json").json
+    assert parked["approvals"] == [asked["id"]]
+    assert asked | {"digest": "", "call": "", "asked_at": "", "expires_at": ""} == {
+        "id": asked["id"],
+        "run_id": parked["run_id"],
+        "session_id": parked["session_id"],
+        "agent": "general",
+        "call": "",
+        "tool": "write",
+        "touch": "write",
+        "resource": f"{retinue.folder}/a.txt",
+        "args": '{"path":"a.txt","content":"words\\n"}',
+        "reason": "nothing grants write there in advance",
+        "workspace": str(retinue.folder),
+        "sandbox": None,
+        "chain": ["person", parked["key"]],
+        "digest": "",
+        "state": "pending",
+        "asked_at": "",
+        "expires_at": "",
+        "answered_at": None,
+        "answered_by": None,
+        "answer": None,
+    }
+    assert retinue("approvals", "show", asked["id"], "--json").json == asked
+
+
+def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
+    retinue: Any, parked: dict[str, Any]
+):
+    listed = retinue("approvals", "list")
+    assert listed.out.split("\n")[0].split() == ["APPROVAL", "STATE", "WHO", "WANTS", "UNTIL"]
+    assert listed.out.split("\n")[1].split()[:4] == [parked["approvals"][0], "pending", "general", "write"]
+    shown = retinue("approvals", "show", parked["approvals"][0])
+    assert shown.code == 0
+    for line in (
+        f"approval {parked['approvals'][0]}",
+        f"  person > {parked['key']}",
+        "  wants: write",
+        f"    {retinue.folder}/a.txt",
+        "  content:",
+        "    words",
+        "  asks because: nothing grants write there in advance",
+        "pending",
+    ):
+        assert line in shown.out.split("\n")
+
+
+def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(retinue: Any, parked: dict[str, Any]):
+    """Shows: L006."""
+    (asked,) = parked["approvals"]
+    ran = retinue("approvals", "answer", asked, "allow", "--json")
+    assert (ran.code, ran.json["status"], ran.json["text"]) == (0, "done", "Written.")
+    assert ran.json["run_id"] == parked["run_id"]
+    assert (retinue.folder / "a.txt").read_text() == WORDS
+    assert retinue("approvals", "list", "--json").json == []
+    (row,) = retinue("approvals", "list", "--all", "--json").json
+    assert (row["state"], row["answer"], row["answered_by"]) == ("used", "allow", "person")
+    assert retinue("approvals", "show", asked).out.rstrip().endswith("used: person said allow")
+
+
+def test_a_no_by_command_goes_on_without_the_call(retinue: Any, parked: dict[str, Any]):
+    """Shows: A007."""
+    ran = retinue("approvals", "answer", parked["approvals"][0], "deny")
+    assert (ran.code, ran.out) == (0, "Written.\n")
+    assert not (retinue.folder / "a.txt").exists()
+    assert "person said no" in Path(parked["path"]).read_text()
+
+
+def test_a_prefix_is_enough_when_only_one_begins_so(retinue: Any):
+    retinue.plays([wants_to_write("a.txt", "b.txt"), "Done."])
+    assert retinue("run", "--json", "write them").code == 6
+    first, second = (row["id"] for row in retinue("approvals", "list", "--json").json)
+    both = retinue("approvals", "show", first[:4])
+    assert (both.code, first in both.err, second in both.err) == (2, True, True)
+    one = next(first[:size] for size in range(1, 27) if not second.startswith(first[:size]))
+    assert retinue("approvals", "show", one, "--json").json["id"] == first
+    half = retinue("approvals", "answer", one, "allow", "--json")
+    assert (half.code, half.json["status"], half.json["approvals"]) == (6, "waiting", [second])
+    assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
+    assert retinue("approvals", "answer", second, "deny", "--json").json["status"] == "done"
+
+
+def test_the_first_answer_counts(retinue: Any, parked: dict[str, Any]):
+    (asked,) = parked["approvals"]
+    assert retinue("approvals", "answer", asked, "deny").code == 0
+    for word in ("allow", "deny"):
+        again = retinue("approvals", "answer", asked, word, "--json")
+        assert (again.code, again.json["error"]["code"]) == (3, "refused")
+        assert f"approval {asked} is denied already" in again.err
+    assert not (retinue.folder / "a.txt").exists()
+
+
+def test_what_cannot_be_answered_is_told_with_its_own_exit_code(retinue: Any, parked: dict[str, Any]):
+    (asked,) = parked["approvals"]
+    for args in (["show", "01NONE"], ["answer", "01NONE", "allow"]):
+        unknown = retinue("approvals", *args, "--json")
+        assert (unknown.code, unknown.json["error"]["code"]) == (7, "not_found")
+        assert "retinue approvals list" in unknown.err
+    added = retinue("approvals", "answer", asked, "add")
+    assert (added.code, "answer allow or deny" in added.err) == (3, True)
+    assert retinue("approvals", "answer", asked, "maybe").code == 2
+    for nothing in (("approvals", "answer", "", "allow"), ("approvals", "show", ""), ("runs", "cancel", "")):
+        assert retinue(*nothing).code == 2
+    assert [row["state"] for row in retinue("approvals", "list", "--json").json] == ["pending"]
+
+
+def grown_old(retinue: Any) -> None:
+    """Every open question is past its time."""
+    with closing(sqlite3.connect(Path(retinue.env["RETINUE_HOME"]) / "ledger.db")) as ledger, ledger:
+        ledger.execute(
+            "UPDATE approvals SET approval = json_set(approval, '$.expires_at', '2020-01-01T00:00:00Z')"
+        )
+
+
+@pytest.mark.parametrize("command", [("approvals", "list"), ("runs", "list"), ("sessions", "list")])
+def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_nothing(
+    retinue: Any, parked: dict[str, Any], command: tuple[str, ...]
+):
+    """Shows: T12."""
+    grown_old(retinue)
+    assert retinue(*command, "--json").code == 0
+    assert retinue("runs", "show", parked["run_id"], "--json").json["turns"] == 1
+    late = retinue("approvals", "answer", parked["approvals"][0], "allow", "--json")
+    assert (late.code, late.json["error"]["code"]) == (3, "refused")
+    assert "expired" in late.err
+    assert not (retinue.folder / "a.txt").exists()
+    resumed = retinue("runs", "resume", "--json")
+    assert resumed.code == 0
+    (run,) = retinue("runs", "history", "--json").json
+    assert (run["status"], run["text"]) == ("done", "Written.")
+    assert "nobody answered within" in Path(run["path"]).read_text()
+    assert not (retinue.folder / "a.txt").exists()
+
+
+def test_a_waiting_run_is_cancelled_from_elsewhere_and_its_question_with_it(
+    retinue: Any, parked: dict[str, Any]
+):
+    cancelled = retinue("runs", "cancel", parked["run_id"], "--json")
+    assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
+    assert retinue("approvals", "list", "--json").json == []
+    late = retinue("approvals", "answer", parked["approvals"][0], "allow")
+    assert (late.code, "is void already" in late.err) == (3, True)
+    assert not (retinue.folder / "a.txt").exists()
+
+
+def test_more_words_wait_for_the_answer(retinue: Any, parked: dict[str, Any]):
+    """Shows: C044."""
+    more = retinue("send", parked["slug"], "and?", "--json")
+    assert (more.code, more.json["error"]["code"]) == (6, "nobody_here")
+    assert parked["approvals"][0] in more.err
