@@ -11,7 +11,7 @@ from retinue.domain.prompt import abridged
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
-from retinue.domain.turn import Reply, Request, Stop
+from retinue.domain.turn import Reply, Request, Stop, Wish
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports, Tx
 from retinue.runtime import guard
@@ -26,6 +26,7 @@ from retinue.runtime.recover import at_rest, conclusion, recounted, unanswered
 CANCELLED = "cancelled"
 """How an entry ends whose words were cut off."""
 RESUMED = "A task given above was interrupted, and other things were said since. Go on with it now: {task}"
+UNSPOKEN = "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
 TORN = "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
 COUNTS_SECONDS = 1.0
 PATIENCE = 20
@@ -217,17 +218,7 @@ class _Work:
             calls=len(reply.wishes),
             thoughts=reply.thoughts,
         )
-        calls = [
-            Called(
-                id=chance.entry_id(),
-                tool=self.ports.redact(wish.tool),
-                args=self.ports.redact(wish.args),
-                at=at,
-                run=run.id,
-                broken=wish.broken,
-            )
-            for wish in reply.wishes
-        ]
+        calls = [self._called_for(wish, at) for wish in reply.wishes]
         try:
             await talk.append(said, *calls)
         finally:
@@ -235,6 +226,18 @@ class _Work:
             if any(entry.id == said.id for entry in reversed(talk.entries)):
                 self._took(said, text)
         return said, calls
+
+    def _called_for(self, wish: Wish, at: str) -> Called:
+        """A secret is never stored, and what is not stored is not done: the call would do something else."""
+        args = self.ports.redact(wish.args)
+        return Called(
+            id=self.ports.chance.entry_id(),
+            tool=self.ports.redact(wish.tool),
+            args=args,
+            at=at,
+            run=self.run.id,
+            broken=wish.broken or (UNSPOKEN if args != wish.args else ""),
+        )
 
     def _took(self, said: Said, text: str) -> None:
         self.hearing.finish()

@@ -2,6 +2,7 @@
 
 import importlib
 import os
+import resource
 import sys
 import time
 import traceback
@@ -57,6 +58,7 @@ class Front(click.Group):
 
 def play(places: Mapping[str, str], overview: str, arguments: Sequence[str]) -> int:
     """Runs one command and answers with its exit code. A defect is left to the hook, which keeps its details."""
+    _no_core()
     terminal = Terminal.here(json=_before_dashes("--json", arguments))
     sys.excepthook = _keeper(terminal, arguments)
     try:
@@ -80,15 +82,22 @@ def play(places: Mapping[str, str], overview: str, arguments: Sequence[str]) -> 
     return code if isinstance(code, int) else 0
 
 
+def _no_core() -> None:
+    """A process that dies badly leaves no image of itself: the keys are in it."""
+    _, most = resource.getrlimit(resource.RLIMIT_CORE)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, most))
+
+
 def _keeper(terminal: Terminal, arguments: Sequence[str]) -> Hook:
     """What happens to an exception that nobody foresaw: the details go to a file, a sentence to the person."""
 
     def keep(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
+        redact = _redactor()
+        details = redact("".join(traceback.format_exception(kind, error, trace)))
         if os.environ.get("RETINUE_DEBUG"):
-            sys.__excepthook__(kind, error, trace)
+            terminal.note(details, colour="0")
             return
-        details = "".join(traceback.format_exception(kind, error, trace))
-        what = f"unexpected {kind.__name__}: {' '.join(str(error).split())[:200]}".rstrip(": ")
+        what = f"unexpected {kind.__name__}: {' '.join(redact(str(error)).split())[:200]}".rstrip(": ")
         terminal.failed("defect", f"{what}; this is a defect, and {_kept(details, _home(arguments))}")
 
     return keep
@@ -98,13 +107,24 @@ def _kept(details: str, home: str | None) -> str:
     again = "RETINUE_DEBUG=1 shows the details"
     if home is None:
         return again
-    path = Path(home) / "logs" / f"defect-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{os.getpid()}.txt"
+    from retinue.app.log import keep_details  # noqa: PLC0415  (start-up is a promise)
+
+    name = f"defect-{time.strftime('%Y%m%d%H%M%S', time.gmtime())}-{os.getpid()}.txt"
     try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        path.write_text(details, encoding="utf-8", errors="backslashreplace")
+        path = keep_details(Path(home), name, details)
     except OSError:
         return again
     return f"its details are in {path}"
+
+
+def _redactor() -> Callable[[str], str]:
+    """Whatever was in hand when things went wrong, a request's headers too, stands in a traceback."""
+    from retinue.domain.redact import Redactor  # noqa: PLC0415  (start-up is a promise)
+
+    try:
+        return Redactor(load(os.environ).secrets())
+    except RetinueError:
+        return Redactor(())
 
 
 def _home(arguments: Sequence[str]) -> str | None:

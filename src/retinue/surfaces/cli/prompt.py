@@ -2,12 +2,16 @@
 
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import NoReturn
 
 from retinue.surfaces.cli.terminal import Terminal
 
 SIGN = "> "
+ENDINGS = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+HEED_SECONDS = 0.25
 LEAVES = 2
 """So many times Ctrl-C, and the person is gone."""
 
@@ -31,12 +35,8 @@ class Prompt:
             line = sys.stdin.readline()
             return line.rstrip("\n") if line else None
         self._prepare()
-        # Ctrl-C raises here, whatever the event loop has made of it.
-        before = signal.signal(signal.SIGINT, signal.default_int_handler)
-        try:
+        with _heeding():
             return self._typed()
-        finally:
-            signal.signal(signal.SIGINT, before)
 
     def _typed(self) -> str | None:
         pressed = 0
@@ -65,3 +65,27 @@ class Prompt:
     def _completion(self, start: str, number: int) -> str | None:
         matches = [word for word in self.words if word.startswith(start)]
         return matches[number] if number < len(matches) else None
+
+
+@contextmanager
+def _heeding() -> Generator[None]:
+    """Ctrl-C raises here, whatever the event loop has made of it; and whoever is ended while the line editor holds
+    the terminal gives it back first. The editor hears of a signal only while it waits, so it is woken now and then."""
+    handlers = {signal.SIGINT: signal.default_int_handler, signal.SIGALRM: _woken}
+    handlers |= dict.fromkeys(ENDINGS, _ended)
+    before = {number: signal.signal(number, handler) for number, handler in handlers.items()}
+    signal.setitimer(signal.ITIMER_REAL, HEED_SECONDS, HEED_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _woken(_number: int, _frame: object) -> None:
+    return
+
+
+def _ended(number: int, _frame: object) -> NoReturn:
+    raise SystemExit(128 + number)

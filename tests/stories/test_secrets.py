@@ -1,0 +1,161 @@
+"""Keys of every shape, put wherever text comes in: none is found again in what Retinue keeps."""
+
+import json
+import os
+import stat
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import retinue
+from retinue.domain.event import Event
+from retinue.testing.replies import calls, reply
+
+KEY = "sk-test-openai-0123456789"
+
+
+def kept(home: Path) -> bytes:
+    """Everything below the home: what files hold, and what they are called."""
+    found = [os.fsencode(path) for path in home.rglob("*")]
+    return b"\n".join([*found, *(path.read_bytes() for path in home.rglob("*") if path.is_file())])
+
+
+def traces(planted: dict[str, Any], data: bytes) -> list[str]:
+    """A key is also there when JSON holds it, or a folder's name half of it in small letters."""
+    small = data.lower()
+    return [
+        name
+        for name, each in planted.items()
+        for line in each.secret.split("\n")
+        if line and not line.startswith("-----") and line.lower().encode() in small
+    ]
+
+
+async def test_no_key_of_any_shape_is_kept_wherever_it_was_said(machine: Any, planted: dict[str, Any]):
+    """Shows: X09, X11, X13."""
+    secrets = "\n".join(each.text for each in planted.values()) + f"\n{KEY}"
+    (machine.folder / "leak.txt").write_text(secrets)
+    machine.agent("helper", "description: Helps.\n")
+
+    @retinue.tool
+    async def broken() -> str:
+        """Fails with everything it knows."""
+        raise RuntimeError(secrets)
+
+    script = [
+        calls(("read", {"path": "leak.txt"}), ("grep", {"pattern": secrets}), ("broken", {}), text=secrets),
+        reply(secrets, model=f"model {KEY}", piece=3),
+        reply(secrets),
+        reply("Done."),
+    ]
+    async with machine.serving(script) as server, machine.open(tools=[broken]) as app:
+        heard: list[Event] = []
+        with app.listen(heard.append):
+            run = await app.run(secrets, label=secrets, workspace=machine.folder)
+            await app.spawn(secrets, parent=run.slug, agent="helper", description=secrets[:60])
+            child = (await app.runs(live=True))[0]
+            await app.wait(child.id)
+        await app.rename(run.slug, f"{KEY} {planted['stripe'].secret}")
+        await app.branch(run.slug, name=planted["github person"].secret)
+        asked = b"".join(request.raw for request in server.requests)
+        told = repr(heard).encode()
+    data = kept(machine.home)
+    planted = planted | {"known": planted["openai"].__class__(secret=KEY)}
+    assert traces(planted, data) == []
+    assert traces(planted, told) == []
+    assert traces(planted, asked) == []
+    assert data.count(b"[secret of") > len(planted)
+
+
+async def test_an_export_is_a_copy_without_keys_even_where_a_person_wrote_one_into_the_file(
+    machine: Any, planted: dict[str, Any]
+):
+    """Shows: X13."""
+    async with machine.serving([reply("Hello.")]):
+        ran = await machine("run", "--json", "Hi")
+    path = Path(ran.json["path"])
+    typed = "\n".join(each.text for each in planted.values())
+    path.write_text(path.read_text() + typed)
+    whole = await machine("sessions", "export", ran.json["slug"])
+    assert "Hello." in whole.out
+    assert "[secret of" in whole.out
+    assert traces(planted, whole.out.encode()) == []
+    assert traces(planted, path.read_bytes()) != []
+    path.write_text(path.read_text().replace("Hello.", planted["github person"].text))
+    entries = await machine("sessions", "export", ran.json["slug"], "--json")
+    assert traces(planted, entries.out.encode()) == []
+
+
+async def test_a_call_whose_arguments_held_a_key_is_not_made_with_others(
+    machine: Any, planted: dict[str, Any]
+):
+    """Shows: X16."""
+    made: list[str] = []
+
+    @retinue.tool
+    async def keep(text: str) -> str:
+        """Keeps a text."""
+        made.append(text)
+        return "kept"
+
+    token = planted["gitlab"].text
+    async with (
+        machine.serving([calls(("keep", {"text": f"a {token}"})), reply("Ok.")]) as server,
+        machine.open(tools=[keep]) as app,
+    ):
+        await app.run("Go.", workspace=machine.folder)
+    assert made == []
+    assert "This call did not run: its arguments hold a secret" in machine.words(server.requests[1])[-1]
+
+
+async def test_what_a_provider_signed_comes_back_byte_for_byte(machine: Any, planted: dict[str, Any]):
+    """Shows: X16."""
+    script = [calls(("ls", {}), thinking="I look."), reply("Done.")]
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "Go", RETINUE_MODEL="anthropic:test-model")
+    assert ran.code == 0
+    blocks: list[Any] = [block for message in server.requests[1].messages for block in message["content"]]
+    (first,) = [block for block in blocks if "signature" in block]
+    sidecar = next(machine.home.rglob("thoughts.jsonl")).read_text()
+    assert json.loads(json.loads(sidecar)["blocks"][0])["signature"] == first["signature"]
+
+
+@pytest.mark.parametrize("umask", [0o000, 0o022])
+def test_whatever_is_made_is_its_owners_alone(isolated_env: dict[str, str], tmp_path: Path, umask: int):
+    """Shows: X14."""
+    env = isolated_env | {"RETINUE_HOME": str(tmp_path / "deep" / "home")}
+    script = tmp_path / "script.json"
+    script.write_text(json.dumps({"*": [{"tools": [{"name": "ls"}]}, "One.", "Two.", "Three."]}))
+    (tmp_path / "odd.py").write_text("raise RuntimeError('odd')\n")
+    env |= {"RETINUE_MODEL": f"scripted:{script}", "PYTHONPATH": str(tmp_path)}
+
+    def ran(*args: str, **more: str) -> str:
+        done = subprocess.run(
+            [sys.executable, "-m", "retinue", *args],
+            env=env | more,
+            cwd=tmp_path,
+            umask=umask,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return done.stdout
+
+    run = json.loads(ran("run", "--json", "Go"))
+    assert run["text"] == "One."
+    ran("spawn", "--parent", run["slug"], "--agent", "general", "look")
+    ran("sessions", "branch", run["slug"])
+    ran("sessions", "list")
+    (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
+    ran("tools", "list")
+    home = tmp_path / "deep" / "home"
+    made = [home.parent, home, *home.rglob("*")]
+    assert any(path.name.startswith("defect-") for path in made)
+    assert any(path.name == "ledger.db" for path in made)
+    open_to_others = [
+        str(path) for path in made if not path.is_symlink() and stat.S_IMODE(path.stat().st_mode) & 0o077
+    ]
+    assert open_to_others == []

@@ -1,0 +1,117 @@
+"""What a person's terminal and the logs get, byte by byte, whatever a model or a tool says."""
+
+import json
+import os
+import signal
+import stat
+import termios
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.app.log import log_line
+
+OBEYED = {*range(0x20)} - {0x09, 0x0A, 0x0D} | {0x7F}
+"""Bytes that a terminal obeys, beyond lines and tabs; the terminal itself writes a return before each line feed."""
+OURS = (b"\x1b[0m", b"\x1b[1m", b"\x1b[2m", b"\x1b[31m", b"\x1b[32m", b"\x1b[33m")
+HOSTILE = (
+    "\x1b]52;c;ZXZpbA==\x07\x1b]0;title\x07\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\\x1b[2J\x1b[6n\x1bP+q544e\x1b\\"
+    "\x9b2J\x9d0;t\x9cgood\rbad\x08\x7f\U000e0041 [link=http://evil]x[/link] [/]"
+)
+
+
+def commands(seen: str) -> set[int]:
+    raw = seen.encode()
+    for painted in OURS:
+        raw = raw.replace(painted, b"")
+    found = OBEYED & set(raw)
+    return found | ({0x0D} if b"\r" in raw.replace(b"\r\n", b"") else set())
+
+
+def test_no_byte_of_a_model_or_a_tool_commands_the_terminal(retinue: Any):
+    """Shows: U01, U02, U03, U04."""
+    odd = f"{retinue.folder}/\u202efile\x1b[2J"
+    Path(odd).write_text(HOSTILE)
+    calls = [{"name": "read", "args": {"path": odd}}, {"name": "no\x1b[2Jtool", "args": {"text": HOSTILE}}]
+    retinue.plays([{"tools": calls, "text": HOSTILE}, HOSTILE])
+    code, seen = retinue.on_terminal("run", f"say {HOSTILE}").left()
+    assert code == 0
+    assert commands(seen) == set()
+    assert not {"\u202e", "\U000e0041", "\x9b", "\x9d"} & set(seen)
+    assert "␛]52;c;ZXZpbA==␇" in seen
+    for command in (("runs", "history"), ("sessions", "list"), ("sessions", "export", "general")):
+        code, seen = retinue.on_terminal(*command).left()
+        assert code == 0
+        assert commands(seen) == set()
+
+
+def test_a_line_of_a_million_characters_comes_whole_and_ends(retinue: Any):
+    """Shows: U04."""
+    retinue.plays(["x" * 1_000_000])
+    code, seen = retinue.on_terminal("run", "long").left()
+    assert (code, seen.count("x")) == (0, 1_000_000)
+    listed = retinue("runs", "history").out
+    assert max(map(len, listed.splitlines())) < 1_000
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+def test_the_terminal_is_as_it_was_when_a_chat_is_ended_from_outside(retinue: Any, number: int):
+    """Shows: U10."""
+    retinue.plays(["Hello."])
+    screen = retinue.on_terminal("chat")
+    before = termios.tcgetattr(screen.fd)
+    screen.until("> ")
+    os.kill(screen.process.pid, number)
+    screen.left()
+    assert termios.tcgetattr(screen.fd) == before
+
+
+def test_the_terminal_is_as_it_was_after_a_defect(retinue: Any, tmp_path: Path):
+    """Shows: U10."""
+    (tmp_path / "odd.py").write_text("raise RuntimeError('odd')\n")
+    (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
+    screen = retinue.on_terminal("chat", PYTHONPATH=str(tmp_path))
+    before = termios.tcgetattr(screen.fd)
+    code, _ = screen.left()
+    assert code == 1
+    assert termios.tcgetattr(screen.fd) == before
+
+
+def test_a_defect_keeps_no_key_and_shows_none(retinue: Any, tmp_path: Path, planted: dict[str, Any]):
+    """Shows: X12."""
+    key = "sk-test-0123456789-exact"
+    said = f"{key} {planted['github person'].text} Authorization: Bearer {planted['bearer'].secret}"
+    (tmp_path / "odd.py").write_text(f"raise RuntimeError({said!r})\n")
+    (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
+    with_key = {"PYTHONPATH": str(tmp_path), "OPENAI_API_KEY": key}
+    ran = retinue("tools", "list", **with_key)
+    path = Path(ran.err.rsplit("details are in ", 1)[1].strip())
+    debug = retinue("tools", "list", **with_key, RETINUE_DEBUG="1").err
+    secrets = (key, planted["github person"].secret, planted["bearer"].secret)
+    for text in (ran.err, path.read_text(), debug):
+        assert "RuntimeError" in text
+        assert not [secret for secret in secrets if secret in text]
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+def test_the_command_leaves_no_core(retinue: Any, tmp_path: Path):
+    """Shows: X12."""
+    (tmp_path / "odd.py").write_text(
+        "import resource\nraise RuntimeError(resource.getrlimit(resource.RLIMIT_CORE)[0])\n"
+    )
+    (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
+    assert "unexpected RuntimeError: 0;" in retinue("tools", "list", PYTHONPATH=str(tmp_path)).err
+
+
+def test_no_text_forges_a_line_of_the_log(tmp_path: Path):
+    """Shows: U11."""
+    forged = '\n{"level": "info", "error": "all is well"}\r\n\u2028\x1b[2J\udc80'
+    log_line(tmp_path, {"at": datetime(2026, 1, 1, tzinfo=UTC), "error": forged})
+    log_line(tmp_path, {"error": "next"})
+    raw = (tmp_path / "logs" / "retinue.jsonl").read_bytes()
+    lines = raw.split(b"\n")
+    assert (len(lines), lines[2]) == (3, b"")
+    assert json.loads(lines[0])["error"].startswith('\n{"level"')
+    assert not OBEYED & set(raw)
