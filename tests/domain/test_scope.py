@@ -281,3 +281,15 @@ def test_the_ceilings_tools_hold_for_whatever_preset_a_session_obeys():
     assert scope.tool("read", ["files.read"]).ok
     assert scope.tool("ls").rule == "the ceiling's tools: nothing allows it"
     assert scope.tool("read", ["mail.write"]).rule == "the ceiling's capability mail.write: nothing allows it"
+
+
+def test_a_wide_grant_does_not_speak_for_what_other_programs_obey():
+    """Shows: S11."""
+    scope = scope_of(paths=Paths(write=("**",)))
+    assert scope.grants_write("/w/src/a")
+    for place in ("/w/.github/workflows/ci.yml", "/w/a/.VSCode/settings.json", "/w/.mcp.json", "/w/sub/.git"):
+        assert scope.path(place, "write").ok
+        assert not scope.grants_write(place)
+    outright = scope_of(paths=Paths(write=("**", ".github/workflows/**")))
+    assert outright.grants_write("/w/.github/workflows/ci.yml")
+    assert not outright.grants_write("/w/.mcp.json")
