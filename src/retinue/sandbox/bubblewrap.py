@@ -49,11 +49,16 @@ LIMITS = (
 _IN_SH = {"u": ("p", 1), "f": ("f", 512)}
 """Where a plain shell has another letter or unit than bash."""
 
-_NOTHING_OPEN = (
-    'for fd in /proc/1/fd/* /proc/self/fd/*; do if [ -d "$fd" ]; then '
-    'echo "a folder of the machine is open in the sandbox: this bubblewrap cannot be used" >&2; exit 126; fi; done; '
-)
-"""A folder that was open before would be a way out: bubblewrap closes what it was given, and is not trusted to."""
+_NOTHING_OPEN = """\
+tries=0; while :; do
+open=; for fd in /proc/1/fd/* /proc/self/fd/*; do if [ -d "$fd" ]; then open=$fd; fi; done
+if [ -z "$open" ]; then break; fi
+tries=$((tries+1)); if [ $tries -gt 2000 ]; then
+echo "a folder of the machine is open in the sandbox: this bubblewrap cannot be used" >&2; exit 126; fi
+done
+"""
+"""A folder of the machine that is open in there is a way out. Bubblewrap's own first process holds one, the machine's
+/proc, and closes it only after the command's has begun: that is waited for, and anything that stays open is refused."""
 
 _MANY = 8192
 """Processes, where those of the whole user are counted."""
