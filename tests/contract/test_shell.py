@@ -184,8 +184,23 @@ async def test_a_second_cancellation_does_not_leave_anything_behind(held: Held):
     assert alive(mark) == []
 
 
+async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(held: Held):
+    """Shows: K02, K13."""
+    mark = token()
+    await held("true")
+    before = open_files()
+    for turn in range(40):
+        task = asyncio.ensure_future(held(f"sleep {mark}"))
+        await asyncio.sleep(turn / 1000)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert alive(mark) == []
+    await until(lambda: open_files() == before)
+
+
 PROGRAM = """
-import asyncio, os, sys
+import asyncio, ctypes, os, sys
 from retinue.domain.level import Level
 from retinue.domain.scope import Scope
 from retinue.sandbox.probe import Probe
@@ -197,7 +212,8 @@ async def main():
     scope = Scope(root=root, read=trees, write=trees, tmp=tmp)
     before = peak()
     ran = await bound(Probe(most=Level(level)), os.environ)(scope)(command, 100)
-    print(ran.level, ran.exit, len(ran.text), peak() - before, ran.kept, sep="|")
+    dumpable = ctypes.CDLL(None).prctl(3, 0, 0, 0, 0)
+    print(ran.level, ran.exit, len(ran.text), peak() - before, ran.kept, dumpable, sep="|")
 
 def peak():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmHWM"))
@@ -233,7 +249,7 @@ async def test_commands_die_with_the_process_that_runs_them(held: Held):
 async def test_a_flood_of_output_costs_little_memory(held: Held, command: str, size: int):
     """Shows: K08."""
     out, _ = program(held, command).communicate()
-    level, code, length, grown, kept = out.strip().split("|")
+    level, code, length, grown, kept, _ = out.strip().split("|")
     assert (level, code) == (held.level, "0")
     assert int(length) <= HEAD + TAIL + 100
     assert int(grown) < 50_000
@@ -312,6 +328,12 @@ async def test_the_environment_is_a_short_list(held: Held, monkeypatch: pytest.M
     assert not names & set(bad)
     if held.level is not Level.NONE:
         assert "injected" not in ran.text
+
+
+async def test_where_nothing_holds_a_command_our_own_memory_is_closed_to_it(held: Held):
+    """The kernel lets no other program of the same user read a process that says so. Shows: X10."""
+    out, _ = program(held, "true").communicate()
+    assert out.strip().rpartition("|")[2] == ("0" if held.level is Level.NONE else "1")
 
 
 async def test_programs_are_not_looked_for_in_the_workspace(held: Held, monkeypatch: pytest.MonkeyPatch):

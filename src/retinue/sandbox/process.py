@@ -46,8 +46,12 @@ class Ended:
 async def run(cell: Cell, seconds: float, keep: Keep | None = None) -> Ended:
     """Returns, or raises, when nothing of the command lives. A cancellation ends the command first, then passes."""
     started = perf_counter()
-    held = _Held(cell, Output(keep))
     timed_out = False
+    try:
+        held = _Held(cell, Output(keep))
+    except Failed:
+        await to_the_end(asyncio.to_thread(cell.after))
+        raise
     try:
         async with asyncio.timeout(seconds):
             await held.left()

@@ -73,21 +73,24 @@ def _possible(command: str) -> None:
 
 
 async def _built(made: Callable[[], Cell]) -> Cell:
-    """Off the loop, because it looks at the workspace's files. What it opened is closed when nobody waits for it."""
+    """Off the loop, because it looks at the workspace's files. What it made is given up when nobody waits for it."""
     building = asyncio.ensure_future(asyncio.to_thread(made))
     try:
         return await asyncio.shield(building)
     except asyncio.CancelledError:
-        building.add_done_callback(_closed)
+        building.add_done_callback(_given_up)
         raise
     except OSError as error:
         raise Failed(f"the command was not run: its sandbox cannot be made ({error})") from error
 
 
-def _closed(building: "asyncio.Future[Cell]") -> None:
-    if not building.cancelled() and building.exception() is None:
-        for fd in building.result().fds:
-            os.close(fd)
+def _given_up(building: "asyncio.Future[Cell]") -> None:
+    if building.cancelled() or building.exception() is not None:
+        return
+    cell = building.result()
+    for fd in cell.fds:
+        os.close(fd)
+    building.get_loop().run_in_executor(None, cell.after)
 
 
 def _ran(ended: process.Ended, level: Level) -> Ran:

@@ -1,0 +1,88 @@
+"""What is kept of a command's output, however it is cut."""
+
+import os
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.sandbox.output import HEAD, MAX_KEPT, TAIL, Output
+
+PIECES = st.lists(st.integers(1, 40_000), min_size=1, max_size=12)
+
+
+def taken(text: bytes, sizes: list[int]) -> Output:
+    output = Output()
+    at = 0
+    for size in sizes:
+        output.take(text[at : at + size])
+        at += size
+    output.take(text[at:])
+    return output
+
+
+@given(
+    sizes=PIECES,
+    word=st.sampled_from(["x", "é", "€", "🜚", "ab€"]),
+    lines=st.booleans(),
+    times=st.integers(0, 9_000),
+)
+def test_head_and_tail_are_whole_characters_and_the_cut_says_how_much_is_gone(
+    sizes: list[int], word: str, lines: bool, times: int
+):
+    """Shows: K08."""
+    whole = (word * 9 + ("\n" if lines else "")) * times
+    output = taken(whole.encode(), sizes)
+    text = output.text()
+    assert "\ufffd" not in text
+    if len(whole.encode()) <= HEAD + TAIL:
+        assert (text, output.cut) == (whole, False)
+        return
+    head, note, tail = text.partition("\n[… ")
+    gone, _, tail = tail.partition(" bytes left out …]\n")
+    assert note
+    assert whole.startswith(head)
+    assert whole.endswith(tail)
+    missing = len(whole.encode()) - len(head.encode()) - len(tail.encode())
+    assert missing - int(gone.replace(",", "")) in (
+        0,
+        1,
+    )  # the line end before the note stands for the head's own
+    assert len(text.encode()) <= HEAD + TAIL + 100
+
+
+def test_the_file_is_made_only_when_something_is_left_out(tmp_path: Path):
+    path = tmp_path / "whole"
+    output = Output(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
+    output.take(b"x" * HEAD)
+    output.take(b"y" * TAIL)
+    assert (output.kept, path.exists()) == ("", False)
+    output.take(b"z")
+    output.close()
+    assert (output.kept, output.whole) == ("/tmp/whole", True)
+    assert path.read_bytes() == b"x" * HEAD + b"y" * TAIL + b"z"
+
+
+def test_a_file_that_cannot_be_made_or_written_costs_only_the_middle(tmp_path: Path):
+    """Shows: K07."""
+
+    def none() -> tuple[int, str]:
+        raise OSError(28, "no space")
+
+    for keep in (none, lambda: (os.open("/dev/full", os.O_WRONLY), "/tmp/whole"), lambda: None):
+        output = Output(keep)
+        for _ in range(10):
+            output.take(b"x" * 30_000)
+        output.close()
+        assert output.total == 300_000
+        assert not output.whole
+        assert output.text().endswith("x" * 20_000)
+
+
+def test_the_file_has_an_end(tmp_path: Path):
+    path = tmp_path / "whole"
+    output = Output(lambda: (os.open(path, os.O_WRONLY | os.O_CREAT, 0o600), "/tmp/whole"))
+    for _ in range(70):
+        output.take(b"x" * 1_000_000)
+    output.close()
+    assert (path.stat().st_size, output.whole, output.total) == (MAX_KEPT, False, 70_000_000)
