@@ -1,6 +1,9 @@
 """Commands that a model asks for, from its wish to the transcript: the level is shown, and never falls in silence."""
 
+import asyncio
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +142,41 @@ async def test_the_key_of_the_model_is_nowhere_a_command_can_look(machine: Any):
     assert "exit 0, sandbox strict" in told
     assert "API_KEY" not in told
     assert "redacted" not in told.lower()
+
+
+def alive(mark: str) -> list[str]:
+    """Every process of the machine that was started with this word."""
+    found: list[str] = []
+    for process in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            words = process.read_bytes()
+        except OSError:
+            continue
+        found += [process.parent.name] if mark.encode() in words else []
+    return found
+
+
+async def until(question: Callable[[], object]) -> None:
+    async with asyncio.timeout(45):
+        while not question():  # noqa: ASYNC110  (other processes: nothing to wait on)
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("end", ["cancelled", "killed"])
+async def test_a_command_does_not_outlive_its_run(machine: Any, end: str):
+    """Stopped from another process, or its own killed outright. Shows: K02, K03."""
+    machine.configured(approvals="auto")
+    mark = f"1000.{random.randrange(10**9)}"
+    command = f"setsid nohup sleep {mark} >/dev/null 2>&1 & touch ready; sleep {mark}"
+    async with machine.serving([wish(command), reply("Done.")]):
+        process = await machine.started("run", "Wait", "--json")
+        await until(lambda: (machine.folder / "ready").exists() and len(alive(mark)) > 1)
+        if end == "killed":
+            await machine.killed(process)
+        else:
+            listed = await machine("runs", "list", "--json")
+            stopped = await machine("runs", "cancel", listed.json[0]["run_id"], "--json")
+            assert stopped.json["status"] == "cancelled"
+            out, _ = await process.communicate()
+            assert (process.returncode, json.loads(out)["status"]) == (5, "cancelled")
+        await until(lambda: not alive(mark))
