@@ -272,7 +272,7 @@ class App(Sessions, Rights):
         findings += the_sandbox(
             await self._commands.level(), await self._commands.lacks(), self._ports.minimum
         )
-        findings += the_definitions(self.agents.broken(), len(self.agents.names()))
+        findings += the_definitions(self.agents.broken(), [each.agent for each in self.agents.all()])
         state = the_ledger(self._ledger.path)
         findings += state
         if all(one.level == "ok" for one in state):

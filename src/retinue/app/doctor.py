@@ -12,6 +12,7 @@ from retinue.domain.agent import Agent
 from retinue.domain.level import Lack, Level
 from retinue.domain.model import NO_MODEL, model_for
 from retinue.domain.run import Run, Status
+from retinue.domain.safe import hidden
 from retinue.domain.session import Session
 from retinue.errors import BadDefinition, RetinueError
 from retinue.ledger.repair import damage
@@ -56,9 +57,18 @@ def the_sandbox(level: Level, lacks: Sequence[Lack], minimum: Level) -> list[Fin
     ]
 
 
-def the_definitions(broken: Sequence[BadDefinition], agents: int) -> list[Finding]:
+def the_definitions(broken: Sequence[BadDefinition], agents: Sequence[Agent]) -> list[Finding]:
     return [
-        Finding(level="ok", what=f"{agents} agents"),
+        Finding(level="ok", what=f"{len(agents)} agents"),
+        *(
+            Finding(
+                level="warn",
+                what=f"{agent.name}: {count} invisible characters in what it is told",
+                do="look for hidden text in its definition: `retinue agents check FILE`",
+            )
+            for agent in agents
+            if (count := hidden(f"{agent.description}{agent.prompt}"))
+        ),
         *(
             Finding(level="bad", what=str(error), do="mend the file: until then the agent is not there")
             for error in broken

@@ -11,12 +11,16 @@ import click
 
 from retinue.app import App
 from retinue.domain.agent import Agent, Defined
+from retinue.domain.safe import hidden
 from retinue.errors import NotFound
 from retinue.store import foreign
 from retinue.store.definitions import native
 from retinue.surfaces.cli.command import on_app, plainly
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.terminal import Column, Terminal, one_line
+
+LOOKED_AT = 1_000_000
+"""Bytes of a file that are searched for what hides in it."""
 
 COLUMNS: Sequence[Column] = (
     ("AGENT", lambda row: row["name"]),
@@ -151,7 +155,16 @@ def _checked(one: foreign.Checked) -> dict[str, Any]:
         "passed_over": one.passed_over,
         "mended": list(one.mended),
         "stands": one.stands or None,
+        "hidden": _hidden(one.path),
     }
+
+
+def _hidden(path: Path) -> int:
+    """How many characters of a definition's file are not for a reader."""
+    try:
+        return hidden(path.read_bytes()[:LOOKED_AT].decode("utf-8", "replace"))
+    except OSError:
+        return 0
 
 
 def _field(field: foreign.FieldVerdict) -> dict[str, str]:
@@ -172,6 +185,8 @@ def _tell(terminal: Terminal, one: foreign.Checked) -> None:
         terminal.rows([_field(field) for field in one.fields], CHECK_COLUMNS, empty="")
     for problem in one.problems:
         terminal.line(f"{'passed over' if one.passed_over else 'problem'}: {problem}")
+    if count := _hidden(one.path):
+        terminal.line(f"hidden: {count} invisible characters, which a model reads and a person does not see")
     if one.stands and one.ok:
         terminal.line(
             f"does not load as it stands: {one.stands}; `retinue agents import` writes one that does"
