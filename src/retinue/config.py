@@ -16,6 +16,9 @@ from retinue.store.textfile import read_text, stamp_of
 from retinue.store.values import Path as KeyPath
 from retinue.store.values import Wrong
 
+SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
+"""How a variable's name ends that holds one."""
+SHORTEST_SECRET = 16
 OPENAI_DEFAULT = "openai:gpt-5-mini"
 ANTHROPIC_DEFAULT = "anthropic:claude-sonnet-4-5"
 APPROVALS = ("ask", "auto", "deny")
@@ -95,9 +98,27 @@ class Config:
         return ANTHROPIC_DEFAULT if self.providers.anthropic.key else None
 
     def secrets(self) -> tuple[str, ...]:
-        """Values that must never appear in a transcript, a log or an event."""
+        """Values that must never appear in a transcript, a log or an event: our keys, and whatever else the
+        environment calls one."""
         both = (self.providers.openai, self.providers.anthropic)
-        return tuple(str(each.key) for each in both if each.key)
+        ours = [str(each.key) for each in both if each.key]
+        others = [
+            value
+            for name, value in self.env.items()
+            if name.upper().endswith(SECRET_NAMES) and _random(value)
+        ]
+        return tuple(dict.fromkeys(ours + others))
+
+
+def _random(value: str) -> bool:
+    """Long and mixed, as keys are: a word, a number or a path would be taken out of every text it stands in."""
+    mixed = any(char.isdigit() for char in value) and any(char.isalpha() for char in value)
+    return (
+        mixed
+        and len(value) >= SHORTEST_SECRET
+        and " " not in value
+        and not value.startswith(("/", ".", "~", "http"))
+    )
 
 
 def load(env: Mapping[str, str], *, home: str | None = None) -> Config:

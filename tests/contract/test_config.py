@@ -289,6 +289,21 @@ def test_keys_are_used_and_never_shown(folder: Path):
     assert (repr(Secret("x")), repr(Secret())) == ("Secret(…)", "Secret()")
 
 
+def test_what_the_environment_calls_a_key_is_a_secret_if_it_looks_like_one(tmp_path: Path):
+    """Shows: X09."""
+    env = {
+        "RETINUE_HOME": str(tmp_path / "home"),
+        "RETINUE_CONFIG": str(tmp_path),
+        "DEPLOY_TOKEN": "a1b2c3d4e5f6a7b8",
+        "db_password": "correct-horse-7-battery",
+        "SSH_KEY": "/home/someone/.ssh/id_ed25519",
+        "PGPASSWORD": "postgres",
+        "MAX_TOKEN": "1000000000000000",
+        "EDITOR": "a1b2c3d4e5f6a7b8x",
+    }
+    assert load(env).secrets() == ("a1b2c3d4e5f6a7b8", "correct-horse-7-battery")
+
+
 @pytest.mark.parametrize("name", ["", "agents"])
 def test_a_file_where_a_folder_should_be_is_named(tmp_path: Path, name: str):
     folder = tmp_path / "config"

@@ -36,7 +36,7 @@ def test_text_hidden_in_tags_is_shown_and_counted():
     """Shows: X07."""
     smuggled = "".join(chr(0xE0000 + ord(char)) for char in "hi")
     assert for_model(f"harmless{smuggled}\u202e\n") == (
-        "harmless<U+E0068><U+E0069><U+202E>\n[3 invisible characters are shown as <U+…>: text may be hidden there]"
+        "[3 invisible characters are shown as <U+…>: text may be hidden there]\nharmless<U+E0068><U+E0069><U+202E>\n"
     )
     assert hidden(f"harmless{smuggled}") == 2
 

@@ -172,7 +172,7 @@ async def test_hidden_text_is_shown_where_a_file_or_a_definition_holds_it(machin
     for result in machine.words(server.requests[1])[-2:]:
         assert "<U+E0073><U+E0065>" in result
         assert "<U+202E>" in result
-        assert result.endswith("[14 invisible characters are shown as <U+…>: text may be hidden there]")
+        assert result.startswith("[14 invisible characters are shown as <U+…>: text may be hidden there]")
     checked = await machine("agents", "check", str(path))
     assert "hidden: 13 invisible characters" in checked.out
     doctor = await machine("doctor")

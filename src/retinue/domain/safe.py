@@ -75,7 +75,7 @@ def for_model(text: str) -> str:
     if not count:
         return text
     many = "1 invisible character is" if count == 1 else f"{count:,} invisible characters are"
-    return f"{begins}{clear.removesuffix(chr(10))}\n[{many} shown as <U+…>: text may be hidden there]"
+    return f"[{many} shown as <U+…>: text may be hidden there]\n{begins}{clear}"
 
 
 def hidden(text: str) -> int:
