@@ -6,10 +6,10 @@ from dataclasses import dataclass, replace
 from retinue.domain.agent import Agent, Paths, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.rule import absolute, below
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, handed_on
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope, handed_on
 from retinue.domain.session import Session
 from retinue.domain.workspace import Isolation, Workspace
-from retinue.errors import Refused
+from retinue.errors import Refused, RetinueError
 from retinue.ports import Ports
 from retinue.runtime.prepare import definition, scope_of
 
@@ -47,14 +47,18 @@ def bound(policy: WorkspacePolicy, root: str) -> Workspace:
     )
 
 
-async def settled(policy: WorkspacePolicy, root: str, ports: Ports) -> Workspace:
-    """A sandbox in a repository is a worktree of its own, or there is no session. Elsewhere it can only be looked at."""
-    place = bound(policy, root)
+async def settled(policy: WorkspacePolicy, root: str, ports: Ports, *, meant: str = "") -> Workspace:
+    """A sandbox in a repository is a worktree of its own, or there is no session. Elsewhere it can only be looked at.
+    `meant` is the folder whose project's agents count, where that is not the root."""
+    meant = meant or root
+    place = replace(bound(policy, root), project="" if meant == root else meant)
+    if place.isolation is Isolation.CUSTOM:
+        return replace(_real(place, ports), project=meant)
     if place.isolation is not Isolation.SANDBOX:
         return place
     made = await ports.worktree(place.root, ports.chance.entry_id().lower())
     if made is not None:
-        return replace(place, root=made[0], source=made[1])
+        return replace(place, root=made[0], source=made[1], project=meant)
     if place.writable:
         raise Refused(
             f"{place.root} is in no git repository, so the agent gets no workspace of its own there to write in: "
@@ -63,12 +67,23 @@ async def settled(policy: WorkspacePolicy, root: str, ports: Ports) -> Workspace
     return place
 
 
+def _real(place: Workspace, ports: Ports) -> Workspace:
+    """A folder that a definition names: it must be there, and none that is closed to every agent."""
+    real = ports.files(Scope(root=place.root)).name(place.root)
+    try:
+        ports.files(Scope(root=real, read=(below(real),), house=ports.bounds().closed)).list(real)
+    except RetinueError as error:
+        raise Refused(f"the workspace {place.root} of the definition cannot be used: {error}") from error
+    return replace(place, root=real)
+
+
 async def birth(policy: WorkspacePolicy, child: Child, ports: Ports) -> Birth:
     """A child's place and rights: its own, within what its parent can hand on."""
     above = await definition(child.parent, ports)
     rights = scope_of(above, child.parent, ports)
     ceilings = (*child.parent.ceilings, handed_on(above, rights, by=child.parent.slug))
-    place = await settled(policy, child.parent.workspace.root, ports)
+    above_place = child.parent.workspace
+    place = await settled(policy, above_place.root, ports, meant=above_place.meant)
     if not all(each.writable for each in ceilings):
         place = replace(place, writable=False)
     paths = Paths(

@@ -1,9 +1,14 @@
 """A new session, and its first run."""
 
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+
 from retinue.domain.agent import preset_hash
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
 from retinue.domain.session import Session
+from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
 from retinue.ports import NewSession, Ports
 from retinue.runtime.place import Child, birth, settled
@@ -13,16 +18,17 @@ from retinue.runtime.send import send
 async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None) -> Session:
     """A new top-level session, idle until something is sent to it."""
     defined = ports.agents.get(agent, root)
-    return await _created(
-        NewSession(
-            agent=agent,
-            preset=defined.preset,
-            preset_hash=preset_hash(defined.preset),
-            workspace=await settled(defined.agent.workspace, root, ports),
-            name=name,
-        ),
-        ports,
-    )
+    place = await settled(defined.agent.workspace, root, ports)
+    async with _no_litter(place, ports):
+        return await ports.store.create(
+            NewSession(
+                agent=agent,
+                preset=defined.preset,
+                preset_hash=preset_hash(defined.preset),
+                workspace=place,
+                name=name,
+            )
+        )
 
 
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
@@ -34,28 +40,29 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
             f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
         )
     born = await birth(defined.agent.workspace, child, ports)
-    preset = ports.with_paths(defined.preset, born.paths)
-    session = await _created(
-        NewSession(
-            agent=ask.agent,
-            preset=preset,
-            preset_hash=preset_hash(preset),
-            workspace=born.workspace,
-            parent=child.parent,
-            description=ports.redact(child.description),
-            ceilings=born.ceilings,
-            lifted=born.lifted,
-        ),
-        ports,
-    )
+    async with _no_litter(born.workspace, ports):
+        preset = ports.with_paths(defined.preset, born.paths)
+        session = await ports.store.create(
+            NewSession(
+                agent=ask.agent,
+                preset=preset,
+                preset_hash=preset_hash(preset),
+                workspace=born.workspace,
+                parent=child.parent,
+                description=ports.redact(child.description),
+                ceilings=born.ceilings,
+                lifted=born.lifted,
+            )
+        )
     return await send(ask, session, ports)
 
 
-async def _created(new: NewSession, ports: Ports) -> Session:
+@asynccontextmanager
+async def _no_litter(place: Workspace, ports: Ports) -> AsyncGenerator[None]:
     """A worktree whose session could not be made is nobody's: it goes again."""
     try:
-        return await ports.store.create(new)
+        yield
     except BaseException:
-        if new.workspace.source:
-            await ports.drop_worktree(new.workspace)
+        if place.source:
+            await asyncio.shield(ports.drop_worktree(place))
         raise

@@ -1,25 +1,37 @@
 """Worktrees: a workspace of its own for one session, made by git and held by the sandbox while git works."""
 
 # Names are joined and compared as text here, as git and the scope's patterns have them.
-# ruff: noqa: PTH103, PTH112, PTH118, PTH120
+# ruff: noqa: PTH102, PTH112, PTH114, PTH118, PTH119
 
+import asyncio
 import os
 import shlex
+import shutil
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 from retinue.domain.level import Level
 from retinue.domain.rule import below
 from retinue.domain.scope import Scope
-from retinue.errors import Failed, Refused
+from retinue.errors import Failed, Refused, RetinueError
 from retinue.ports import Ran, Shell
+from retinue.sandbox.repository import Repository, repository
 
 SECONDS = 300.0
+BRANCHES = "retinue"
+"""The first word of the branches: `retinue/<name>`."""
+
+_ENVIRONMENT = (
+    "GIT_CONFIG_GLOBAL=/dev/null", "GIT_CONFIG_NOSYSTEM=1", "GIT_TERMINAL_PROMPT=0", "GIT_LFS_SKIP_SMUDGE=1",
+    "GIT_OPTIONAL_LOCKS=0", "LC_ALL=C",
+)  # fmt: skip
 _GIT = (
     "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*",
-    "-c", "protocol.allow=never", "-c", "gc.auto=0", "-c", "submodule.recurse=false", "-c", "advice.detachedHead=false",
+    "-c", "protocol.allow=never", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
+    "-c", "advice.detachedHead=false", "-c", "core.pager=cat",
 )  # fmt: skip
-"""Nothing of the repository's is run for its own sake: neither hooks nor monitors, and nothing is fetched."""
+"""Nothing of the repository's is run for its own sake: neither hooks nor monitors, and nothing is fetched. What its
+filters are, git starts: in the sandbox, with the new folder and git's notes on it in reach, and nothing else."""
 
 Trusted = Callable[[str], bool]
 
@@ -44,37 +56,109 @@ class Worktrees:
     async def make(self, root: str, name: str) -> tuple[str, str] | None:
         """The new workspace and the repository it was made from; None when the folder is in no repository.
         It is there as a whole, or there is an error and nothing."""
-        top = repository(root)
-        if top is None:
+        found = repository(root)
+        if found is None:
             return None
-        await self._may(top)
-        self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        await self._may(found.top)
         target = os.path.join(os.path.realpath(self.folder), name)
-        ran = await self._git(top, "worktree", "add", "--quiet", "-b", f"retinue/{name}", target, "HEAD")
-        if ran.exit != 0 or not Path(target, ".git").exists():
-            raise Failed(
-                f"no worktree of {top} could be made, and the agent is not to work outside of one: "
-                f"{_last_line(ran) or 'git did not say why'}"
-            )
-        inner = os.path.relpath(os.path.realpath(root), top)
-        place = os.path.normpath(os.path.join(target, inner))
-        os.makedirs(place, exist_ok=True)
-        return place, top
+        try:
+            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            os.mkdir(target, 0o700)
+        except OSError as error:
+            raise _not_made(found, str(error)) from error
+        try:
+            return await self._made(found, os.path.realpath(root), target)
+        except OSError as error:
+            await self._undone(found, target)
+            raise _not_made(found, str(error)) from error
+        except BaseException:
+            # Whoever is cancelled here must not leave a folder behind that no session knows.
+            await asyncio.shield(self._undone(found, target))
+            raise
 
     async def remove(self, root: str, source: str) -> bool:
-        """False when it stays, because it holds work that nobody has taken over."""
-        target = self._of(root)
+        """False when it stays, because it holds work that nobody has taken over, or cannot be looked at."""
+        target = self.around(root)
         if target is None or not os.path.isdir(target):
             return True
-        await self._may(source)
-        ran = await self._git(source, "worktree", "remove", target, at=target)
-        return ran.exit == 0
+        try:
+            found = repository(source)
+            if found is None or not (notes := found.notes_on(target)):
+                return False
+            await self._may(found.top)
+            if not await self._clean(found, target, notes):
+                return False
+            _gone(target)
+            _gone(notes)
+            await self._branch(found, "-d", target)
+        except (OSError, RetinueError):
+            return False
+        return True
 
-    def _of(self, root: str) -> str | None:
+    def around(self, root: str) -> str | None:
+        """The worktree that a folder is in, if it is one of ours."""
         above = os.path.realpath(self.folder)
-        inner = os.path.relpath(root, above)
-        first = inner.split("/")[0]
+        first = os.path.relpath(root, above).split("/")[0]
         return None if first in ("", ".", "..") else os.path.join(above, first)
+
+    async def _made(self, found: Repository, root: str, target: str) -> tuple[str, str]:
+        found.make_room(BRANCHES)
+        branch = f"{BRANCHES}/{os.path.basename(target)}"
+        words = ("worktree", "add", "--quiet", "--no-track", "-b", branch, target, "HEAD")
+        ran = await self._git(found, target, *words)
+        if ran.exit != 0 or found.notes_on(target) is None:
+            raise _not_made(found, _reason(ran))
+        place = target
+        for part in os.path.relpath(root, found.top).split("/"):
+            place = place if part == "." else os.path.join(place, part)
+            if os.path.islink(place):
+                raise _not_made(found, f"{place} is a link there: commit what is in {root} first")
+            Path(place).mkdir(exist_ok=True)
+        return place, found.main
+
+    async def _undone(self, found: Repository, target: str) -> None:
+        notes = found.notes_on(target)
+        for place in (target, notes):
+            if place and os.path.isdir(place):
+                _gone(place)
+        try:
+            await self._branch(found, "-D", target)
+        except RetinueError:
+            return
+
+    async def _clean(self, found: Repository, target: str, notes: str) -> bool:
+        """By git's notes on this folder, never by what the folder itself says of them."""
+        words = (
+            "--work-tree",
+            target,
+            "status",
+            "--porcelain",
+            "--untracked-files=all",
+            "--ignore-submodules=none",
+        )
+        ran = await self._git(found, target, *words, notes=notes)
+        return ran.exit == 0 and not ran.timed_out and not ran.text.strip()
+
+    async def _branch(self, found: Repository, how: str, target: str) -> None:
+        """With -d it goes only if all that is in it is elsewhere too."""
+        scope = Scope(
+            read=(below(found.git),), write=(below(found.git),), closed=(), guarded=(), root=found.git
+        )
+        words = ("--git-dir", found.here, "branch", "--quiet", how, f"{BRANCHES}/{os.path.basename(target)}")
+        await self._held(scope)(_line(*words), SECONDS)
+
+    async def _git(self, found: Repository, target: str, *words: str, notes: str = "") -> Ran:
+        """In reach are git's own folder to read, and to write: the new folder, and the notes and branches of ours."""
+        places = (target, *found.rooms(BRANCHES))
+        scope = Scope(
+            read=(below(found.git), below(target)),
+            write=tuple(below(place) for place in places),
+            closed=(),
+            guarded=(),
+            root=target,
+        )
+        quiet = " 2>/dev/null" if notes else ""
+        return await self._held(scope)(_line("--git-dir", notes or found.here, *words) + quiet, SECONDS)
 
     async def _may(self, top: str) -> None:
         if await self._level() is not Level.STRICT and not self._trusted(top):
@@ -83,30 +167,29 @@ class Worktrees:
                 f"`retinue trust {shlex.quote(top)}` if it is yours; `retinue doctor` says what the sandbox lacks"
             )
 
-    async def _git(self, top: str, *words: str, at: str = "") -> Ran:
-        git_folder = os.path.join(top, ".git")
-        scope = Scope(
-            read=(below(top), below(os.path.realpath(self.folder))),
-            write=(below(git_folder), below(os.path.realpath(self.folder))),
-            closed=(),
-            root=top,
-        )
-        place = () if not at else ("-C", top)
-        return await self._held(scope)(shlex.join((*_GIT, *place, *words)), SECONDS)
+
+def _line(*words: str) -> str:
+    return f"{' '.join(_ENVIRONMENT)} {shlex.join((*_GIT, *words))}"
 
 
-def repository(root: str) -> str | None:
-    """The folder around `root` whose `.git` is a folder: a worktree of a worktree would be its sibling."""
-    place = os.path.realpath(root)
-    while True:
-        if os.path.isdir(os.path.join(place, ".git")):
-            return place
-        above = os.path.dirname(place)
-        if above == place:
-            return None
-        place = above
+def _gone(place: str) -> None:
+    """Links in it are removed, never followed."""
+    if os.path.islink(place) or os.path.realpath(place) != place:
+        raise OSError(f"{place} is not where it seems to be")
+    shutil.rmtree(place)
 
 
-def _last_line(ran: Ran) -> str:
+def _not_made(found: Repository, reason: str) -> Failed:
+    return Failed(
+        f"no worktree of {found.top} could be made, and the agent is not to work outside of one: {reason}"
+    )
+
+
+def _reason(ran: Ran) -> str:
+    if ran.timed_out:
+        return f"git did not end within {SECONDS:g} seconds"
     lines = [line for line in ran.text.splitlines() if line.strip()]
-    return lines[-1] if lines else ""
+    said = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1] if lines else "")
+    if "HEAD" in said and ("invalid reference" in said or "not a valid object name" in said):
+        return f"it has no commit to begin with ({said.strip()}): commit something first"
+    return said.strip() or "git did not say why"
