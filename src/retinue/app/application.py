@@ -21,6 +21,7 @@ from retinue.app.log import log_line
 from retinue.app.operator import Operator
 from retinue.app.rights import DEFAULT_AGENT, Rights
 from retinue.app.sessions import LIVE, Sessions
+from retinue.app.vacancy import vacate
 from retinue.app.wiring import Question, check_model, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.agent import Agent
@@ -215,15 +216,12 @@ class App(Sessions, Rights):
         return await self.find_run(run_id)
 
     async def delete(self, ref: str) -> Session:
-        """Put aside under another name, not destroyed; a worktree that was made for it goes only when it is clean."""
+        """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""
+        before = await self.sessions()
         session = await super().delete(ref)
-        if session.workspace.source and not await self._used(session.workspace.root):
-            await self._worktrees.remove(session.workspace.root, session.workspace.source)
+        live = await self.runs(live=True)
+        await vacate(self._worktrees, before=before, after=await self.sessions(), live=live)
         return session
-
-    async def _used(self, root: str) -> bool:
-        """Whether another session works in a folder."""
-        return any(each.workspace.root == root for each in await self.sessions())
 
     async def cancel(self, ref: str) -> Run:
         run = await self.find_run(ref)

@@ -91,8 +91,14 @@ async def clear_session(app: Sessions, terminal: Terminal, session: str) -> None
 @click.argument("session")
 @on_sessions(whole=True)
 async def delete_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone."""
+    """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone.
+
+    A worktree that was made for it is removed if it is clean and nobody else is in it; one that holds work stays.
+    """
     gone = await app.delete(session)
+    place = gone.workspace
+    if place.source and Path(place.root).exists():
+        terminal.note(f"its worktree holds work and stays: {place.root} (of {place.source})")
     terminal.facts({"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path})
 
 
