@@ -124,10 +124,11 @@ class Machine:
                 await asyncio.sleep(0.01)
 
     def files(self) -> dict[str, bytes]:
-        """Every file of the user's, to see that nothing was touched; the ledger and the logs change by themselves."""
+        """Every file of the user's, to see that nothing was touched; the ledger, the logs and when leftovers were last
+        swept change by themselves."""
         roots = (self.sessions, self.agents, self.folder)
         paths = [
-            path for root in roots for path in root.rglob("*") if path.is_file() and path.name != ".lock"
+            path for root in roots for path in root.rglob("*") if path.is_file() and path.name != ".swept"
         ]
         return {str(path): path.read_bytes() for path in paths}
 
