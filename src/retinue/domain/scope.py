@@ -262,6 +262,8 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         write=write,
         granted=granted,
         deny=absolute((*(paths.deny or ()), *bounds.deny_paths), root),
+        # What git knows of a worktree we made is in its one file `.git`: whoever changes that chooses what git obeys.
+        closed=(*ALWAYS_CLOSED, below(f"{root}/.git")) if ground.made else ALWAYS_CLOSED,
         house=bounds.closed,
         root=root,
         made=ground.made,
