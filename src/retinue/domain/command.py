@@ -6,16 +6,22 @@ from retinue.domain.agent import ShellCommands
 from retinue.domain.glob import matches
 from retinue.domain.rule import Verdict
 
-_SPECIAL = re.compile(r"[;&|<>`$(){}\[\]*?!~#\\'\"\n\r\0=]")
-"""What makes more of a line than one program and plain words: then no pattern speaks for it."""
+_PLAIN = re.compile(r"[\w \t@%+:,./^-]*")
+"""One program and plain words. Whatever else stands in a line makes more of it, or of its words something else than
+they look like: then no pattern speaks for it."""
 
 ANYTHING = "*"
 
 
 def blocked(command: str, rules: ShellCommands | None) -> str | None:
     """The denied text that a command holds, if there is one. A denied text blocks wherever it stands."""
-    flat = " ".join(command.split())
-    return next((text for text in (rules and rules.deny) or () if text and text in flat), None)
+    flat = _flat(command)
+    return next((text for text in (rules and rules.deny) or () if text.strip() and _flat(text) in flat), None)
+
+
+def _flat(text: str) -> str:
+    """However it is spaced and broken into lines."""
+    return " ".join(text.split())
 
 
 def need_not_ask(command: str, rules: ShellCommands | None) -> Verdict:
@@ -25,7 +31,7 @@ def need_not_ask(command: str, rules: ShellCommands | None) -> Verdict:
     if ANYTHING in allowed:
         return Verdict(ok=True, rule="shell_commands allow *")
     words = command.split()
-    if not words or _SPECIAL.search(command) or "/" in words[0]:
+    if not words or not command.isascii() or not _PLAIN.fullmatch(command) or "/" in words[0]:
         return Verdict(ok=False, rule="shell_commands speak only for one program and plain words")
     line = " ".join(words)
     for pattern in allowed:

@@ -21,8 +21,8 @@ class Rule:
     allow: Globs | None = None
     deny: Globs = ()
 
-    def verdict(self, value: str, *, ignore_case: bool = False) -> Verdict:
-        hit = first_match(self.deny, value, ignore_case=ignore_case)
+    def verdict(self, value: str) -> Verdict:
+        hit = first_match(self.deny, value)
         if hit is not None:
             return Verdict(ok=False, rule=f"deny {hit}")
         if self.allow is None:

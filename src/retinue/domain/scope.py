@@ -157,9 +157,11 @@ class Scope:
         names the place itself does."""
         if first_match(self.guarded, real, ignore_case=True) is None or self.private(real):
             return False
-        outright = (each for each in self.write if matches(each, real))
-        return not any(
-            first_match(self.guarded, "/" + "/".join(named(each)), ignore_case=True) for each in outright
+        outright = ["/" + "/".join(named(each)) for each in self.write if matches(each, real)]
+        return any(
+            matches(guard, real, ignore_case=True)
+            and not any(matches(guard, place, ignore_case=True) for place in outright)
+            for guard in self.guarded
         )
 
     def grants_write(self, real: str) -> bool:
@@ -185,9 +187,15 @@ class Scope:
         """The same rights under what the operator denies now: a deny counts at once, a lifted one with the next run."""
         paths = tuple(each for each in absolute(bounds.deny_paths, self.root) if each not in self.deny)
         tools = tuple(each for each in bounds.deny_tools if each not in self.operator.deny)
-        if not paths and not tools:
+        agents = tuple(each for each in bounds.deny_agents if each not in self.agents.deny)
+        if not paths and not tools and not agents:
             return self
-        return replace(self, deny=self.deny + paths, operator=Rule(deny=self.operator.deny + tools))
+        return replace(
+            self,
+            deny=self.deny + paths,
+            operator=Rule(deny=self.operator.deny + tools),
+            agents=replace(self.agents, deny=self.agents.deny + agents),
+        )
 
     @property
     def hash(self) -> str:
@@ -288,13 +296,18 @@ def _placed(ceiling: Ceiling, root: str) -> Ceiling:
 
 def handed_on(agent: Agent, scope: Scope, *, by: str) -> Ceiling:
     """The most that a session hands on to those it starts: what its definition's ceiling says, else the paths it has
-    itself. Its own tool list binds only itself: one who may do nothing may still have others do it."""
+    itself, and none if it lost them. Its own tool list binds only itself: one who may do nothing may still have others
+    do it."""
     said = ceiling_of(agent.ceiling, by=by, root=scope.root)
     writes = agent.ceiling is not None and agent.ceiling.get("writable") is not None
     return replace(
         said,
-        read=scope.read if said.read is None else said.read,
-        write=scope.write if said.write is None else said.write,
+        read=_own(scope, scope.read) if said.read is None else said.read,
+        write=_own(scope, scope.write) if said.write is None else said.write,
         deny=(*scope.deny, *(each for each in said.deny if each not in scope.deny)),
         writable=said.writable if writes else scope.writable,
     )
+
+
+def _own(scope: Scope, patterns: Globs) -> Globs:
+    return patterns if scope.configured else ()

@@ -102,7 +102,8 @@ async def _file(wanted: Wanted, ports: Ports) -> Leave:
             raise
         return Leave(scope=lifted, files=ports.files(lifted))
     files = ports.files(scope)
-    if scope.grants_write(real) or (ports.policy is Policy.AUTO and not scope.guards(real)):
+    granted = scope.grants_write(real) and wanted.tool.asks is not Asks.ALWAYS
+    if granted or (ports.policy is Policy.AUTO and not scope.guards(real)):
         return Leave(scope=scope, files=files)
     await _asked(wanted, real, f"nothing grants {touch} there in advance", ports)
     return Leave(scope=scope, files=files.only(real), answer=Answer.ALLOW)
@@ -125,7 +126,8 @@ async def _command(wanted: Wanted, ports: Ports) -> Leave:
         )
     granted = scope.grants_command(text)
     leave = Leave(scope=scope, files=ports.files(scope))
-    if level is Level.STRICT and (granted.ok or ports.policy is Policy.AUTO):
+    spared = granted.ok and wanted.tool.asks is not Asks.ALWAYS
+    if level is Level.STRICT and (spared or ports.policy is Policy.AUTO):
         return leave
     if level is Level.STRICT and await _used_once(wanted, "run", text, ports):
         return leave

@@ -12,7 +12,7 @@ from retinue.domain.run import iso_seconds
 from retinue.domain.safe import for_model
 from retinue.domain.scope import Scope
 from retinue.domain.transcript import Called, Returned
-from retinue.errors import OutOfScope, RetinueError
+from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Call, Ports, Tool
 from retinue.runtime.approve import Caller, Leave, Wanted, again, leave
 
@@ -90,6 +90,9 @@ async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:
             denied=error.denied,
             message=f"{error}{advice}",
         )
+    except Refused as error:
+        name, resource = wanted.tool.spec.name, wanted.resource
+        return False, refusal(error.code, name, resource=resource, message=str(error))
     except RetinueError as error:
         return False, str(error)
 

@@ -1,0 +1,195 @@
+"""Which commands need not ask: one program and plain words, and nothing that only looks like that."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.domain.agent import ShellCommands
+from retinue.domain.command import blocked, need_not_ask
+from retinue.domain.scope import Scope
+
+GIT = ShellCommands(allow=("git", "ls", "git log **", "env", "xargs", "find", "sed", "awk", "true"))
+
+PLAIN = [
+    "git status",
+    "git  status   --short",
+    "git\tlog",
+    "  git status  ",
+    "ls",
+    "ls -la src/retinue",
+    "git log src/a.py",
+    "find . -name a.py",
+    "git show HEAD^",
+    "git push origin a:b",
+    "ls a,b +x 50% you@host",
+]
+
+MORE = [
+    "git status; rm x",
+    "git status && rm x",
+    "git status || rm x",
+    "git status & rm x",
+    "git status | sh",
+    "git status |& sh",
+    "git status\nrm x",
+    "git status\r\nrm x",
+    "git status\rrm x",
+    "git log > /etc/x",
+    "git log >> x",
+    "git log 2>&1",
+    "git log < x",
+    "git log << EOF",
+    "git log <<< x",
+    "git $(rm x)",
+    "git `rm x`",
+    "git <(rm x)",
+    "git >(rm x)",
+    "git ${IFS}rm",
+    "git $HOME",
+    "git $'a\\nb'",
+    "{ git; rm x; }",
+    "(git; rm x)",
+    "git {a,b}",
+    "git *",
+    "git a?",
+    "git [ab]",
+    "git !!",
+    "! git",
+    "git ~/x",
+    "git # x",
+    "git \\; rm x",
+    "git 'a b'",
+    'git "a b"',
+    "X=1 git status",
+    "PATH=. git status",
+    "git -c alias.x=!sh x",
+    "./git status",
+    "/usr/bin/git status",
+    "bin/git status",
+    "env -S 'rm x'",
+    "xargs -I{} sh",
+    "find . -exec rm {} ;",
+    "sed -e 's/x/y/w out'",
+    "awk 'BEGIN{system(\"rm x\")}'",
+    "git\0status",
+    "git\x0bstatus",
+    "git\x0cstatus",
+    "git\x1cstatus",
+    "git\x1b[2Jstatus",
+    "git\x7fstatus",
+    "git\u00a0status",
+    "git\u2003status",
+    "git\u2028rm x",
+    "git\u0085rm",
+    "git status\u202e",
+    "git st\u200batus",
+    "g\u0456t status",
+    "\uff47\uff49\uff54 status",
+    "",
+    "   ",
+    "\n",
+    "function git",
+    "if true",
+    "; ".join(["true"] * 51),
+    "\n".join(["true"] * 51),
+]
+
+
+@pytest.mark.parametrize("command", PLAIN)
+def test_one_program_and_plain_words_are_spoken_for(command: str):
+    """Shows: S20."""
+    assert need_not_ask(command, GIT).ok
+
+
+@pytest.mark.parametrize("command", MORE)
+def test_what_is_more_than_that_asks_whatever_it_begins_with(command: str):
+    """Shows: S20, S21, S22, S23."""
+    assert not need_not_ask(command, GIT).ok
+
+
+PATTERNS: list[tuple[str, str, bool]] = [
+    ("git", "git push", True),
+    ("git", "gitk", False),
+    ("git", "legit", False),
+    ("g?t", "git push", True),
+    ("git*", "gitk", True),
+    ("git status", "git status", True),
+    ("git status", "git  status", True),
+    ("git status", "git status -s", False),
+    ("git status *", "git status -s", True),
+    ("git status *", "git status", False),
+    ("git diff *", "git diff a/b", False),
+    ("git diff **", "git diff a/b", True),
+    ("make test", "make tests", False),
+    ("GIT", "git status", False),
+    ("", "git", False),
+    (" ", "git", False),
+    ("**", "git", True),
+]
+
+
+@pytest.mark.parametrize(("pattern", "command", "expected"), PATTERNS)
+def test_a_pattern_without_a_blank_names_a_program_and_one_with_blanks_the_line(
+    pattern: str, command: str, expected: bool
+):
+    verdict = need_not_ask(command, ShellCommands(allow=(pattern,)))
+    assert verdict.ok is expected
+    assert verdict.rule == (
+        f"shell_commands allow {pattern}" if expected else "no pattern of shell_commands allows it"
+    )
+
+
+def test_a_star_alone_speaks_for_everything_and_two_only_for_plain_lines():
+    for command in ("git status; rm x", "\n", "./x"):
+        assert need_not_ask(command, ShellCommands(allow=("ls", "*"))).rule == "shell_commands allow *"
+        refused = need_not_ask(command, ShellCommands(allow=("**",)))
+        assert refused.rule == "shell_commands speak only for one program and plain words"
+
+
+@pytest.mark.parametrize(
+    "rules", [None, ShellCommands(), ShellCommands(allow=()), ShellCommands(deny=("x",))]
+)
+def test_without_patterns_everything_asks(rules: ShellCommands | None):
+    assert not need_not_ask("git status", rules).ok
+
+
+BLOCKED: list[tuple[str, str, bool]] = [
+    ("rm -rf", "rm -rf /", True),
+    ("rm -rf", "echo a; rm   -rf /", True),
+    ("rm -rf", "rm\t-rf /", True),
+    ("rm -rf", "rm\n-rf /", True),
+    ("rm -rf", "rm \\\n -rf /", False),
+    ("rm  -rf", "rm -rf /", True),
+    (" rm -rf\n", "rm -rf /", True),
+    ("rm -rf", "rm -r -f /", False),
+    ("curl", "a curly thing", True),
+    ("", "anything", False),
+    ("  ", "any thing", False),
+]
+
+
+@pytest.mark.parametrize(("text", "command", "expected"), BLOCKED)
+def test_a_denied_text_blocks_wherever_it_stands_and_however_it_is_spaced(
+    text: str, command: str, expected: bool
+):
+    rules = ShellCommands(allow=("*",), deny=("never", text))
+    assert blocked(command, rules) == (text if expected else None)
+    verdict = Scope(commands=rules).command(command)
+    assert (verdict.ok, verdict.rule) == (
+        (False, f"shell_commands deny {text}") if expected else (True, "the sandbox holds it")
+    )
+
+
+def test_without_a_deny_list_nothing_is_blocked():
+    for rules in (None, ShellCommands(), ShellCommands(deny=())):
+        assert blocked("rm -rf /", rules) is None
+        assert Scope(commands=rules).command("rm -rf /").ok
+
+
+@given(st.text(min_size=1, max_size=40))
+def test_whatever_is_spoken_for_holds_nothing_that_a_shell_reads_as_more(text: str):
+    """Shows: S20."""
+    if need_not_ask(f"git {text}", GIT).ok:
+        assert text.isascii()
+        assert not set(text) & set(";&|<>`$(){}[]*?!~#\\'\"=\n\r\0")
+        assert all(char.isprintable() or char == "\t" for char in text)

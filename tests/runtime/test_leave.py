@@ -1,0 +1,319 @@
+"""Which calls are let through, which wait for a person, and which are refused: by tool, grant, policy and sandbox."""
+
+import json
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.ceiling import OPERATOR, Ceiling
+from retinue.domain.level import Level
+from retinue.domain.limits import Limits
+from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.scope import Bounds
+from retinue.ports import Call, Tool, Tx
+from retinue.runtime import control
+from retinue.testing.played import calls, says
+from retinue.testing.shells import PlayedShell
+from retinue.tools.define import tool
+
+done: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_done():
+    done.clear()
+
+
+def acts(asks: str | None, touches: Any = None, effect: str = "once") -> Tool:
+    @tool(name="act", asks=asks, touches=touches, effect=effect)
+    async def act(call: Call, path: str = "a.txt", command: str = "ls") -> str:
+        """Acts."""
+        if touches and touches[0] == "write":
+            call.files.write(path, b"x")
+        if touches and touches[0] == "run":
+            await call.shell(command, 1)
+        done.append(path)
+        return "acted"
+
+    return act
+
+
+async def approvals(house: Any) -> list[Approval]:
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals()
+
+    return await house.ports.ledger.look(step)
+
+
+async def answer(house: Any, said: Answer) -> None:
+    (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
+    await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+
+
+async def refusals(house: Any, run: Run) -> list[dict[str, Any]]:
+    return [json.loads(each.text) for each in await house.results(run) if not each.ok]
+
+
+ASK, AUTO, DENY = Policy.ASK, Policy.AUTO, Policy.DENY
+STRICT, LANDLOCK, NONE = Level.STRICT, Level.LANDLOCK, Level.NONE
+WRITE, RUN = ("write", "path"), ("run", "command")
+GRANTED = 'paths: {read: ["**"], write: ["**"]}\nshell_commands: {allow: [ls]}\n'
+
+LET: list[tuple[str | None, Any, str, Policy, Level, str]] = [
+    (None, None, "", ASK, STRICT, "asked"),
+    (None, None, GRANTED, ASK, STRICT, "asked"),
+    (None, None, "", AUTO, NONE, "done"),
+    (None, None, "", DENY, STRICT, "refused"),
+    ("never", None, "", ASK, NONE, "done"),
+    ("never", None, "", DENY, NONE, "done"),
+    ("always", None, "", ASK, STRICT, "asked"),
+    ("always", None, "", DENY, STRICT, "refused"),
+    (None, WRITE, "", ASK, STRICT, "asked"),
+    (None, WRITE, GRANTED, ASK, NONE, "done"),
+    (None, WRITE, GRANTED, DENY, NONE, "done"),
+    (None, WRITE, "", AUTO, NONE, "done"),
+    (None, WRITE, "", DENY, STRICT, "refused"),
+    ("always", WRITE, GRANTED, ASK, STRICT, "asked"),
+    (None, RUN, "", ASK, STRICT, "asked"),
+    (None, RUN, GRANTED, ASK, STRICT, "done"),
+    (None, RUN, GRANTED, DENY, STRICT, "done"),
+    (None, RUN, GRANTED, ASK, LANDLOCK, "asked"),
+    (None, RUN, GRANTED, ASK, NONE, "asked"),
+    (None, RUN, GRANTED, DENY, NONE, "refused"),
+    (None, RUN, "", AUTO, STRICT, "done"),
+    (None, RUN, "", AUTO, LANDLOCK, "asked"),
+    (None, RUN, "", AUTO, NONE, "asked"),
+    (None, RUN, "", DENY, STRICT, "refused"),
+    ("always", RUN, GRANTED, ASK, STRICT, "asked"),
+]
+
+
+@pytest.mark.parametrize(("asks", "touches", "front", "policy", "level", "expected"), LET)
+async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
+    world: Any, asks: str | None, touches: Any, front: str, policy: Policy, level: Level, expected: str
+):
+    """Shows: B053, T08, T12."""
+    world.agent("general", front)
+    shell = PlayedShell(level=level)
+    ports: dict[str, Any] = {"policy": policy, "shell": shell, "level": shell.at()}
+    async with world.open(calls(("act", "{}")), says("Done."), tools=[acts(asks, touches)], **ports) as house:
+        run = await house.run("Act.")
+        asked = await approvals(house)
+        if expected == "asked":
+            assert (run.status, run.waiting_for, done) == (Status.WAITING, Waiting.APPROVAL, [])
+            await answer(house, Answer.ALLOW)
+            assert (await house.ended(run)).status is Status.DONE
+            assert done == ["a.txt"]
+            assert [each.state for each in await approvals(house)] == [State.USED]
+        elif expected == "done":
+            assert (run.status, asked, done) == (Status.DONE, [], ["a.txt"])
+        else:
+            (refused,) = await refusals(house, run)
+            assert (run.status, asked, done) == (Status.DONE, [], [])
+            assert refused["error"] == "approval_denied"
+            assert "(approvals = deny)" in refused["message"]
+
+
+REASONS: list[tuple[Any, str, Level, str, Level | None]] = [
+    (None, "", STRICT, "this tool acts on the world", None),
+    (WRITE, "", STRICT, "nothing grants write there in advance", None),
+    (RUN, "", STRICT, "no pattern of shell_commands allows it", STRICT),
+    (RUN, "shell_commands: {allow: [cat]}\n", STRICT, "no pattern of shell_commands allows it", STRICT),
+    (RUN, "", LANDLOCK, "the sandbox here is landlock, so every command asks", LANDLOCK),
+]
+
+
+@pytest.mark.parametrize(("touches", "front", "level", "reason", "held"), REASONS)
+async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
+    world: Any, touches: Any, front: str, level: Level, reason: str, held: Level | None
+):
+    """Shows: T10."""
+    world.agent("general", front)
+    shell = PlayedShell(level=level)
+    async with world.open(
+        calls(("act", "{}")), tools=[acts(None, touches)], policy=ASK, shell=shell, level=shell.at()
+    ) as house:
+        await house.run("Act.")
+        (asked,) = await approvals(house)
+        assert (asked.reason, asked.level) == (reason, held)
+        assert (asked.expires_at - asked.asked_at).total_seconds() == Limits().approval_seconds
+
+
+@pytest.mark.parametrize(("level", "minimum", "runs"), [
+    (STRICT, STRICT, True), (LANDLOCK, STRICT, False), (NONE, LANDLOCK, False), (LANDLOCK, LANDLOCK, True),
+])  # fmt: skip
+async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
+    world: Any, level: Level, minimum: Level, runs: bool
+):
+    shell = PlayedShell(level=level)
+    ports: dict[str, Any] = {"policy": AUTO, "shell": shell, "level": shell.at(), "minimum": minimum}
+    async with world.open(calls(("bash", '{"command": "ls"}')), says("Done."), **ports) as house:
+        run = await house.run("Look.")
+        if runs:
+            assert run.status is (Status.DONE if level is STRICT else Status.WAITING)
+            return
+        (refused,) = await refusals(house, run)
+        assert (refused["error"], refused["tool"], refused["resource"]) == ("refused", "bash", "ls")
+        assert f"the configuration asks for {minimum} (sandbox.minimum)" in refused["message"]
+        assert (shell.ran, await approvals(house)) == ([], [])
+
+
+async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: Any):
+    """Shows: T10."""
+
+    @tool(touches=("write", "path"))
+    async def sly(call: Call, path: str) -> str:
+        """Writes more than it says."""
+        call.files.write(path, b"said")
+        call.files.write("other.txt", b"not said")
+        return "wrote"
+
+    async with world.open(
+        calls(("sly", '{"path": "a.txt"}')), says("Done."), tools=[sly], policy=ASK
+    ) as house:
+        run = await house.run("Write.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        (refused,) = await refusals(house, run)
+        assert refused["resource"].endswith("other.txt")
+        assert [path.name for path in world.workspace.iterdir()] == ["a.txt"]
+
+
+def latest(said: list[Bounds]) -> Bounds:
+    return said[-1]
+
+
+async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_said_yes(world: Any):
+    """Shows: L024, T10."""
+    for bounds, error in (
+        (Bounds(deny_tools=("write",)), "tool_not_allowed"),
+        (Bounds(deny_paths=("*.txt",)), "out_of_scope"),
+    ):
+        now = [Bounds()]
+        wish = calls(("write", '{"path": "a.txt", "content": "x"}'))
+        async with world.open(wish, says("Done."), policy=ASK, bounds=partial(latest, now)) as house:
+            run = await house.run("Write.")
+            now.append(bounds)
+            await answer(house, Answer.ALLOW)
+            assert (await house.ended(run)).status is Status.DONE
+            (refused,) = await refusals(house, run)
+            assert refused["error"] == error
+            assert list(world.workspace.iterdir()) == []
+
+
+FAR = "/etc/passwd"
+WISH = ("request_scope_expansion", json.dumps({"tool": "read", "resource": FAR, "reason": "Because."}))
+
+
+@pytest.mark.parametrize(
+    ("used", "opens"),
+    [
+        (("read", {"path": FAR}), True),
+        (("grep", {"pattern": "root", "path": FAR}), True),
+        (("read", {"path": "/etc/group"}), False),
+        (("ls", {"path": "/etc"}), False),
+        (("write", {"path": FAR, "content": "x"}), False),
+    ],
+)
+async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
+    world: Any, used: tuple[str, Any], opens: bool
+):
+    """Shows: A093, T10."""
+    script = [calls(WISH), calls((used[0], json.dumps(used[1]))), says("Done.")]
+    async with world.open(*script, policy=AUTO) as house:
+        run = await house.run("Read.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        _, second = await house.results(run)
+        assert second.ok is opens
+        (asked,) = await approvals(house)
+        assert asked.state is (State.USED if opens else State.ALLOWED)
+
+
+async def test_allowed_once_does_not_outlive_the_run_that_asked(world: Any):
+    script = [calls(WISH), says("Good."), calls(("read", json.dumps({"path": FAR}))), says("No.")]
+    async with world.open(*script, policy=AUTO) as house:
+        run = await house.run("Ask.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        later = await house.run("Read.", session=await house.store.find(run.session_id))
+        assert not (await house.results(later))[-1].ok
+
+
+@pytest.mark.parametrize("policy", [ASK, AUTO])
+async def test_a_wish_for_more_is_always_put_to_a_person(world: Any, policy: Policy):
+    """Shows: A093."""
+    async with world.open(calls(WISH), says("Done."), policy=policy) as house:
+        run = await house.run("Ask.")
+        (asked,) = await approvals(house)
+        assert (asked.touch, asked.tool, asked.resource, asked.reason) == ("more", "read", FAR, "Because.")
+        await answer(house, Answer.DENY)
+        assert (await house.ended(run)).status is Status.DONE
+        (refused,) = await refusals(house, run)
+        assert (refused["error"], refused["resource"]) == ("approval_denied", FAR)
+        assert "person said no" in refused["message"]
+
+
+def more(tool: str, resource: str) -> Any:
+    wish = {"tool": tool, "resource": resource, "reason": "x"}
+    return calls(("request_scope_expansion", json.dumps(wish)))
+
+
+HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
+    ("read", lambda _: "/etc/shadow", "nobody can allow this here: always closed /etc/shadow"),
+    ("read", lambda ws: f"{ws}/a", "is in your scope already: call read"),
+    ("write", lambda ws: f"{ws}/a", "is in your scope already: call write"),
+    ("write", lambda _: FAR, "nobody can allow this here: the ceiling allows write only in"),
+    ("bash", lambda _: "rm  -rf /", "nobody can allow this here: shell_commands deny rm -rf"),
+    ("todo", lambda _: "x", "'todo' takes neither"),
+    ("nothing", lambda _: "x", "'nothing' takes neither"),
+]
+
+
+@pytest.mark.parametrize(("name", "resource", "why"), HOPELESS)
+async def test_what_no_person_can_allow_is_refused_in_the_one_shape(
+    world: Any, name: str, resource: Callable[[Path], str], why: str
+):
+    """Shows: A090."""
+    world.agent("general", "shell_commands: {deny: [rm -rf]}\n")
+    bounds = Bounds(ceiling=Ceiling(by=OPERATOR, write=("**/work/**",)))
+    (world.workspace / "a").touch()
+    wish = more(name, resource(world.workspace))
+    async with world.open(wish, says("Done."), bounds=lambda: bounds) as house:
+        run = await house.run("Ask.")
+        (refused,) = await refusals(house, run)
+        assert (run.status, await approvals(house)) == (Status.DONE, [])
+        assert (refused["error"], refused["tool"]) == ("refused", "request_scope_expansion")
+        assert why in refused["message"]
+
+
+async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_without_asking_again(world: Any):
+    """Shows: S20."""
+    shell = PlayedShell(level=STRICT)
+    run_it = calls(("bash", '{"command": "make all; make test"}'))
+    script = [more("bash", "make all; make test"), run_it, run_it, says("Done.")]
+    async with world.open(*script, policy=ASK, shell=shell, level=shell.at()) as house:
+        run = await house.run("Make.")
+        await answer(house, Answer.ALLOW)
+        waiting = await house.ended(run)
+        assert (waiting.status, len(shell.ran)) == (Status.WAITING, 1)
+        await answer(house, Answer.DENY)
+        assert (await house.ended(run)).status is Status.DONE
+        assert len(shell.ran) == 1
+
+
+async def test_the_chain_of_who_asked_comes_from_the_rows(world: Any):
+    """Shows: L006, T08."""
+    async with world.open(
+        by_agent={"general": [says("Hi.")], "kid": [calls(("act", "{}"))]}, tools=[acts(None)], policy=ASK
+    ) as house:
+        world.agent("kid")
+        parent = await house.run("Hi.")
+        kid = await house.run("Act.", agent="kid", parent_run=parent.id)
+        (asked,) = await approvals(house)
+        assert asked.chain == ("person", parent.key, kid.key)
+        assert (asked.run, asked.session, asked.agent) == (kid.id, kid.session_id, "kid")
