@@ -11,7 +11,7 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retinue.domain.agent import Agent, Paths, preset_hash
+from retinue.domain.agent import Agent, preset_hash
 from retinue.domain.approval import Touch
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
@@ -21,13 +21,13 @@ from retinue.store import branches, definitions, folder, names, tree
 from retinue.store.conversation import FileConversation
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
-from retinue.store.frontmatter import with_paths
 from retinue.store.lock import alone, held, hold
 from retinue.store.resident import Residents
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
 from retinue.store.sweep import sweep
 from retinue.store.threads import Threads
+from retinue.store.widening import widened
 from retinue.store.window import WINDOW
 
 T = TypeVar("T")
@@ -183,10 +183,9 @@ class FileStore:
     def _widen(self, session: Session, touch: Touch, pattern: str) -> None:
         where = os.path.join(session.path, names.PRESET)
         text = read_file(where).decode()
-        paths = definitions.parse_preset(text, where, name=session.agent).paths or Paths()
-        before: tuple[str, ...] = (paths.write if touch == "write" else paths.read) or ()
-        if touch in ("read", "write") and pattern not in before:
-            self._set_preset(session, with_paths(text, replace(paths, **{touch: (*before, pattern)}), where))
+        wider = widened(text, touch, pattern, top=session.top, where=where, name=session.agent)
+        if wider != text:
+            self._set_preset(session, wider)
 
     def _set_preset(self, session: Session, text: str) -> None:
         where = os.path.join(session.path, names.PRESET)
