@@ -20,6 +20,7 @@ from retinue.domain.agent import (
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
 from retinue.store.definitions import native, parse_preset, render
+from retinue.store.toolnames import ours
 
 
 def parsed(front: str, body: str = "Be good.") -> Agent:
@@ -255,7 +256,9 @@ JSON = st.recursive(
     max_leaves=4,
 )
 TOOLS = st.none() | st.lists(
-    WORD.filter(lambda word: "(" not in word and word[0].islower()), max_size=3, unique=True
+    WORD.filter(lambda word: "(" not in word and word[0].islower() and ours(word) == word),
+    max_size=3,
+    unique=True,
 ).map(tuple)
 AGENTS = st.builds(
     Agent,
