@@ -145,6 +145,8 @@ async def _more(wanted: Wanted, ports: Ports) -> Leave:
             f"a person can be asked for paths and commands; {wanted.args.get('tool')!r} takes neither. "
             "Which tools an agent has is written in its preset.md"
         )
+    if await _is_added(wanted, ports):
+        return Leave(scope=scope, files=ports.files(scope), answer=Answer.ADD)
     if about.touch == "run":
         if not (verdict := scope.command(resource)).ok:
             raise Refused(f"nobody can allow this here: {verdict.rule}")
@@ -158,6 +160,16 @@ async def _more(wanted: Wanted, ports: Ports) -> Leave:
     reason = str(wanted.args.get("reason", ""))
     approval = await _asked(wanted, resource, reason, ports, touch=about.touch, keep=True)
     return Leave(scope=scope, files=ports.files(scope), answer=approval.answer)
+
+
+async def _is_added(wanted: Wanted, ports: Ports) -> bool:
+    """Whether a person's yes to this very call is in the scope by now: the scope is another one since."""
+
+    def step(tx: Tx) -> bool:
+        known = tx.approvals(run=wanted.caller.run.id, call=wanted.called.id, state=[State.ALLOWED])
+        return any(each.answer is Answer.ADD for each in known)
+
+    return await ports.ledger.look(step)
 
 
 async def _asked(

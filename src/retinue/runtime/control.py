@@ -5,8 +5,9 @@ from contextlib import suppress
 from dataclasses import replace
 
 from retinue.domain.approval import Answer, Approval, State
-from retinue.domain.rule import literal
+from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
+from retinue.domain.session import Session
 from retinue.errors import NotFound, RetinueError
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import closed, told
@@ -140,9 +141,19 @@ async def _added(asked: Approval, ports: Ports) -> None:
     session = await ports.store.find(asked.session)
     tool = ports.tools.get(asked.tool)
     touch = tool.touch if tool is not None else "read"
-    pattern = asked.resource if touch == "run" else literal(asked.resource)
+    pattern = literal(asked.resource)
+    lifted = (*await _still_open(session, touch, ports), pattern)
     await ports.store.widen(session, touch, pattern)
     if touch in ("read", "write"):
         before: tuple[str, ...] = getattr(session.lifted, touch) or ()
-        if pattern not in before:
-            await ports.store.change(session, lifted=replace(session.lifted, **{touch: (*before, pattern)}))
+        new = tuple(each for each in lifted if each not in before)
+        if new:
+            await ports.store.change(session, lifted=replace(session.lifted, **{touch: (*before, *new)}))
+
+
+async def _still_open(session: Session, touch: str, ports: Ports) -> tuple[str, ...]:
+    """A definition without a list of writes lets the workspace be written after a yes. With a list it would not, so that
+    a person's word for one file more would be one for all others less."""
+    own, _ = await ports.store.preset(session)
+    listed = own.paths is not None and own.paths.write is not None
+    return (below(session.workspace.root),) if touch == "write" and session.top and not listed else ()

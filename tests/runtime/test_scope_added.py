@@ -1,0 +1,106 @@
+"""A person adds one thing to a session's scope: that is in its preset.md, and nothing else is more or less than it was."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.agent import Agent
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.run import Run, Status
+from retinue.domain.session import Session
+from retinue.ports import Tx
+from retinue.runtime import control
+from retinue.runtime.prepare import definition, scope_of
+from retinue.testing.played import calls, says
+
+FRONT = "temperature: 0.5  # calm\n# about rights\n"
+
+
+def wish(name: str, resource: str) -> tuple[str, str]:
+    return "request_scope_expansion", json.dumps({"tool": name, "resource": resource, "reason": "Needed."})
+
+
+def private(_session: Session) -> str:
+    return "/private"
+
+
+async def added(house: Any, run: Run) -> tuple[Agent, Session, str]:
+    """What the session obeys after the person's yes, the session, and its file."""
+
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals(state=[State.PENDING])
+
+    (asked,) = await house.ports.ledger.look(step)
+    await control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
+    assert (await house.ended(run)).status is Status.DONE
+    assert (await house.results(run))[0].text.startswith("Added to your scope: ")
+    session = await house.store.find(run.session_id)
+    return await definition(session, house.ports), session, (Path(session.path) / "preset.md").read_text()
+
+
+@pytest.mark.parametrize("front", ["", "paths:\n  deny:  # never\n    - '**/x'\n"])
+async def test_one_file_more_to_read_is_no_file_less(world: Any, front: str):
+    """Shows: A093, L006."""
+    other, near = world.folder / "other.txt", world.workspace / "near.txt"
+    for path in (other, near):
+        path.write_text(path.name)
+    template = world.agent("reader", FRONT + front).read_text()
+    read = [("read", json.dumps({"path": str(path)})) for path in (other, near)]
+    async with world.open(calls(wish("read", str(other))), calls(*read), says("Done.")) as house:
+        run = await house.run("Read.", agent="reader")
+        agent, _, preset = await added(house, run)
+        assert [each.text for each in await house.results(run)][1:] == ["other.txt", "near.txt"]
+    assert agent.paths is not None
+    assert agent.paths.read == ("./**", str(other))
+    assert all(line in preset for line in template.splitlines())
+
+
+async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: Any):
+    """Shows: A093, L006."""
+    other = Path("/srv/of-nobody/other.txt")
+    world.agent("writer", FRONT)
+    script = [calls(wish("write", str(other))), says("Done.")]
+    async with world.open(*script, policy=Policy.ASK, tmp=private) as house:
+        run = await house.run("Write.", agent="writer")
+        before = scope_of((await house.store.preset(await house.store.find(run.session_id)))[0],
+                          await house.store.find(run.session_id), house.ports)  # fmt: skip
+        agent, session, preset = await added(house, run)
+        after = scope_of(agent, session, house.ports)
+    assert agent.paths is not None
+    assert agent.paths.write == ("/tmp/**", str(other))
+    assert "# about rights\n" in preset
+    near = f"{house.root}/near.txt"
+    for scope, ok in ((before, False), (after, True)):
+        assert (scope.path(str(other), "write").ok, scope.grants_write(str(other))) == (ok, ok)
+        assert (scope.path(near, "write").ok, scope.grants_write(near)) == (True, False)
+        assert (scope.path("/tmp/x", "write").ok, scope.grants_write("/tmp/x")) == (True, True)
+
+
+@pytest.mark.parametrize("listed", ["[]", "['/tmp/**']", "[docs/**]"])
+async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(world: Any, listed: str):
+    other = world.folder / "other.txt"
+    world.agent("writer", f"paths: {{write: {listed}}}  # mine\n")
+    async with world.open(calls(wish("write", str(other))), says("Done."), policy=Policy.ASK) as house:
+        run = await house.run("Write.", agent="writer")
+        agent, session, preset = await added(house, run)
+        after = scope_of(agent, session, house.ports)
+    assert "}  # mine\n" in preset
+    assert after.path(str(other), "write").ok
+    assert not after.path(f"{house.root}/near.txt", "write").ok
+
+
+@pytest.mark.parametrize("command", ["make test", "*", "git *"])
+async def test_a_command_more_is_that_command_and_no_pattern(world: Any, command: str):
+    """Shows: A093."""
+    world.agent("maker", FRONT)
+    async with world.open(calls(wish("bash", command)), says("Done.")) as house:
+        run = await house.run("Make.", agent="maker")
+        agent, session, preset = await added(house, run)
+        scope = scope_of(agent, session, house.ports)
+    assert agent.shell_commands is not None
+    assert len(agent.shell_commands.allow or ()) == 1
+    assert "# about rights\nshell_commands:\n" in preset
+    assert scope.grants_command("make test").ok is (command == "make test")
+    assert not scope.grants_command("git push").ok
