@@ -327,6 +327,8 @@ class Call:
     """What a person answered, when one was asked before this call."""
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     """Puts a question to a person; NobodyHere when there is none."""
+    ports: "Ports | None" = None
+    """Only for doors: they start other agents."""
 
 
 class Asks(StrEnum):
@@ -356,6 +358,8 @@ class Tool:
     """What a call does with its resource, so that the gate can judge it before it happens."""
     resource: Callable[[Mapping[str, Any]], str] | None = None
     """The path or command in the arguments; None: nothing that the scope has rules for beyond the tool itself."""
+    names_agent: str = ""
+    """The argument that takes an agent's name: the model is shown whom it can name."""
     door: bool = False
     """Starts other agents: below the top it counts only where a definition names it."""
 
@@ -395,5 +399,7 @@ class Ports:
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
     owner: str
+    alive: Callable[[str], bool]
+    """Whether the process of this name lives."""
     redact: Redactor
     """Takes secrets out of a text before it is stored, logged or told."""

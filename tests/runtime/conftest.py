@@ -171,6 +171,7 @@ class World:
             bounds=Bounds,
             with_paths=with_paths,
             owner=owner,
+            alive=lambda owner: owner in self.alive,
             redact=Redactor(secrets),
         )
         made = replace(made, **ports)

@@ -104,9 +104,10 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "todo": "idempotent",
             "ask_user": "idempotent",
             "request_scope_expansion": "idempotent",
+            "PersistentAgent": "idempotent",
         }
     )
-    assert not any(tool.door for tool in built_in().values())
+    assert [name for name, tool in built_in().items() if tool.door] == ["PersistentAgent"]
     assert all(isinstance(tool.effect, Effect) for tool in built_in().values())
 
 
@@ -436,5 +437,9 @@ def test_the_arguments_are_the_promised_ones():
             "todo": (["items"], ["items"]),
             "ask_user": (["options", "question"], ["question"]),
             "request_scope_expansion": (["reason", "resource", "tool"], ["tool", "resource", "reason"]),
+            "PersistentAgent": (
+                ["allowed_paths", "denied_paths", "description", "preset", "prompt"],
+                ["preset", "description", "prompt"],
+            ),
         }
     )

@@ -1,5 +1,6 @@
 """What every surface speaks to: run, send, wait, cancel, list, show."""
 
+import asyncio
 import os
 import traceback
 from collections.abc import Callable, Generator, Sequence
@@ -29,7 +30,7 @@ from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Ask, Run, Status, iso
+from retinue.domain.run import Ask, Run, Status, Waiting, iso
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
@@ -106,6 +107,7 @@ class App(Sessions, Rights):
             bounds=Operator(config),
             with_paths=with_paths,
             owner=self._owner.id,
+            alive=self._owner_is_alive,
             redact=redact,
         )
         Rights.__init__(self, ports, self.store, self._owner_is_alive)
@@ -212,8 +214,29 @@ class App(Sessions, Rights):
         return await spawn(ask, child, self._ports)
 
     async def wait(self, run_id: str) -> Run:
-        await self._engine.wait(run_id)
-        return await self.find_run(run_id)
+        """Until it has ended, or nothing of its tree can go on without a person."""
+        while True:
+            await self._engine.wait(run_id)
+            run = await self.find_run(run_id)
+            if run.waiting_for is not Waiting.CHILD:
+                return run
+            moving = await self._moving(run)
+            if not moving:
+                return await self.find_run(run_id)
+            await self._any_of(moving)
+
+    async def _moving(self, run: Run) -> list[str]:
+        """The runs of its tree that go on by themselves."""
+        tree = await self._ledger.look(lambda tx: tx.runs(root=run.root, status=LIVE))
+        return [each.id for each in tree if each.status is not Status.WAITING and each.id != run.id]
+
+    async def _any_of(self, runs: Sequence[str]) -> None:
+        waits = [asyncio.ensure_future(self._engine.wait(each)) for each in runs]
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for each in waits:
+                each.cancel()
 
     async def delete(self, ref: str) -> Session:
         """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""

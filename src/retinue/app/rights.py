@@ -151,13 +151,22 @@ class Rights:
         return now is not None and now.owner == self._ports.owner
 
     async def awaited(self, run: Run) -> list[str]:
-        """The ids of what a run waits for a person with."""
-        waiting = await self._ports.ledger.look(lambda tx: tx.approvals(run=run.id, state=[State.PENDING]))
-        return [each.id for each in waiting]
+        """The ids of what a run, or one it asked for, waits for a person with."""
+        return [each.id for each in await self._ports.ledger.look(lambda tx: _pending(run, tx))]
+
+    async def asked_in(self, run: Run) -> list[Approval]:
+        """What a run and those it asked for wait for a person with, the oldest first."""
+        await control.expire(self._ports, alive=self._owner_lives, adopt=False)
+        return await self._ports.ledger.look(lambda tx: _pending(run, tx))
 
     def _not_denied(self, name: str) -> None:
         if hit := first_match(self._ports.bounds().deny_agents, name):
             raise Refused(f"the configuration denies the agent {name} (deny.agents: {hit})")
+
+
+def _pending(run: Run, tx: Tx) -> list[Approval]:
+    tree = {each.id for each in tx.runs(root=run.root)} if run.root == run.id else {run.id}
+    return [each for each in tx.approvals(state=[State.PENDING]) if each.run in tree]
 
 
 def approvals_json(approvals: Sequence[Approval]) -> list[dict[str, Any]]:

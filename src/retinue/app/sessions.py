@@ -9,7 +9,7 @@ from typing import Any
 
 from retinue.config import load
 from retinue.domain.redact import Redactor, Veil
-from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Called, Entry
@@ -46,7 +46,7 @@ class Sessions:
     async def interrupted(self) -> list[Run]:
         """Runs that nobody works any more and that have not ended; who waits for a yes is not one of them."""
         runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
-        return [run for run in runs if not self.lives(run) and run.waiting_for is not Waiting.APPROVAL]
+        return [run for run in runs if not self.lives(run) and run.status is not Status.WAITING]
 
     async def session(self, ref: str) -> Session:
         return await self.store.find(ref)

@@ -8,7 +8,7 @@ from retinue.config import Config, Provider
 from retinue.domain.agent import Agent
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Run, Waiting
+from retinue.domain.run import Run, Status
 from retinue.domain.turn import Model
 from retinue.engine.local import Orders
 from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
@@ -50,8 +50,8 @@ def orders(
 
 
 def _parked(run: Run, ours: str, alive: Callable[[str], bool]) -> bool:
-    """It waits for a person, and it is ours or whoever worked it is gone: nothing elsewhere will end it."""
-    return run.waiting_for is Waiting.APPROVAL and (run.owner == ours or not alive(run.owner))
+    """It waits, and it is ours or whoever worked it is gone: nothing elsewhere will end it."""
+    return run.status is Status.WAITING and (run.owner == ours or not alive(run.owner))
 
 
 def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from retinue.domain import command
-from retinue.domain.agent import Agent, Paths, ShellCommands
+from retinue.domain.agent import Agent, Paths, Role, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
 from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
@@ -72,6 +72,9 @@ class Scope:
     tmp: str = ""
     """The real folder behind /tmp; empty: this agent has none."""
     writable: bool = True
+    depth: int = 0
+    """0: a session that no other one started."""
+    orchestrates: bool = False
     configured: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
     commands: ShellCommands | None = None
@@ -105,6 +108,11 @@ class Scope:
             if objection := ceiling.agent(name):
                 return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule="in scope")
+
+    def hands_on(self, door: str) -> bool:
+        """Whether this agent may start others through a door: below the top only where its definition says so, by the
+        door's name or by its role."""
+        return self.depth == 0 or self.orchestrates or door in (self.tools.allow or ())
 
     def path(self, real: str, wish: Wish = "read") -> Verdict:
         """`real` is the name of the file that was opened, never the name that was asked for."""
@@ -217,6 +225,7 @@ class Scope:
             "tmp": self.tmp,
             "writable": self.writable,
             "configured": self.configured,
+            "depth": [self.depth, self.orchestrates],
             "commands": [shell.allow, shell.deny],
             "ceilings": [each.facts() for each in self.ceilings],
             "lifted": [self.lifted.read, self.lifted.write],
@@ -247,6 +256,7 @@ class Ground:
     writable: bool = True
     tmp: str = ""
     child: bool = False
+    depth: int = 0
     ceilings: tuple[Ceiling, ...] = ()
     """Of the sessions above, outermost first."""
     lifted: Paths = field(default_factory=Paths)
@@ -279,6 +289,8 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         label=ground.label,
         tmp=ground.tmp,
         writable=ground.writable,
+        depth=ground.depth,
+        orchestrates=Role.ORCHESTRATOR in agent.roles,
         configured=not ground.child or agent.paths is not None,
         commands=agent.shell_commands,
         ceilings=(most, *ground.ceilings),

@@ -1,6 +1,7 @@
 """End, and tell: a run's end and its telling are one step of the ledger."""
 
 from dataclasses import replace
+from datetime import timedelta
 
 from retinue.domain.approval import State
 from retinue.domain.event import Event
@@ -13,10 +14,10 @@ async def end(
 ) -> Run:
     """The first end counts: a run that has ended already stays as it ended."""
 
-    def step(tx: Tx) -> Run:
+    def step(tx: Tx) -> tuple[Run, Run | None]:
         now = tx.run(run.id)
         if now is None or now.status.final:
-            return now or run
+            return now or run, None
         counted = replace(
             now,
             text=ports.redact(run.text),
@@ -26,9 +27,26 @@ async def end(
             model=run.model or now.model,
             scope_hash=run.scope_hash or now.scope_hash,
         )
-        return closed(counted, status, tx, ports, reason=reason, error=error)
+        ended = closed(counted, status, tx, ports, reason=reason, error=error)
+        return ended, roused(ended, tx, ports)
 
-    return await ports.ledger.do(step)
+    ended, above = await ports.ledger.do(step)
+    if above is not None and above.owner == ports.owner:
+        ports.engine.submit(above.id)
+    return ended
+
+
+def roused(ended: Run, tx: Tx, ports: Ports) -> Run | None:
+    """Whoever asked for a run that has ended and waits for it goes on, in the same step: no end is missed. If its
+    process is gone, this one takes it up."""
+    above = tx.run(ended.ask.parent_run) if ended.ask.parent_run else None
+    if above is None or above.status is not Status.WAITING:
+        return None
+    again = above.answered(waited=timedelta())
+    if not ports.alive(again.owner):
+        again = replace(again, owner=ports.owner)
+    tx.set_run(again)
+    return again
 
 
 def closed(

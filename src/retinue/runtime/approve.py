@@ -63,6 +63,8 @@ async def leave(wanted: Wanted, ports: Ports) -> Leave:
     tool, scope = wanted.tool, wanted.caller.scope
     if tool.asks is Asks.NEVER:
         return Leave(scope=scope, files=ports.files(scope))
+    if tool.door and await _begun(wanted, ports):
+        return Leave(scope=scope, files=ports.files(scope))
     if tool.touch == "more":
         return await _more(wanted, ports)
     if tool.touch == "run":
@@ -73,6 +75,17 @@ async def leave(wanted: Wanted, ports: Ports) -> Leave:
         return Leave(scope=scope, files=ports.files(scope))
     await _asked(wanted, wanted.resource, "this tool acts on the world", ports)
     return Leave(scope=scope, files=ports.files(scope), answer=Answer.ALLOW)
+
+
+def ask_key(run: str, call: str) -> str:
+    """What a run that a call asks for is known by: however often the call is made, there is one."""
+    return f"call:{run}/{call}"
+
+
+async def _begun(wanted: Wanted, ports: Ports) -> bool:
+    """A door that was passed once and is called again, because the run waited meanwhile."""
+    key = ask_key(wanted.caller.run.id, wanted.called.id)
+    return await ports.ledger.look(lambda tx: tx.run_by_key(key)) is not None
 
 
 async def again(wanted: Wanted, refused: OutOfScope, ports: Ports) -> Leave | None:

@@ -10,14 +10,17 @@ from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
 from retinue.errors import NotFound, RetinueError
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import closed, told
+from retinue.runtime.announce import closed, roused, told
 from retinue.runtime.recover import unanswered
 
+LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+ABORTING = "PersistentAgent"
+"""A no to what an agent of this door asks ends that agent: its seed says so."""
 STOPPED = "No result: the run was stopped before this call was answered."
 
 
 async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> Run:
-    """What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
+    """Those it asked for are stopped with it. What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
     asked to. Whether its owner lives is asked in the step itself: a moment before, another process may not yet have
     taken it up."""
 
@@ -28,7 +31,9 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
         if run.status.final:
             return run
         if run.status is not Status.RUNNING or not alive(run.owner):
-            return closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
+            ended = closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
+            roused(ended, tx, ports)
+            return ended
         run = replace(run, reason=Reason.USER_CANCEL)
         tx.set_run(run)
         return run
@@ -39,6 +44,8 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
         await ports.engine.wait(run_id)
     elif before is not None and before.status is Status.WAITING and run.status.final:
         await _left(run, ports)
+    for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
+        await cancel(child.id, ports, alive=alive)
     return await ports.ledger.look(lambda tx: tx.run(run_id) or run)
 
 
@@ -81,12 +88,26 @@ async def answer(
         now = tx.approval(approval_id) or asked
         answered = now.answered(said, by=by, at=ports.chance.now())
         tx.set_approval(answered)
-        return answered, _woken(answered, tx, ports, alive)
+        return answered, _aborted(answered, tx, ports) or _woken(answered, tx, ports, alive)
 
     answered, run = await ports.ledger.do(step)
-    if run is not None and run.owner == ports.owner:
+    if run is not None and run.status.final:
+        await _left(run, ports)
+    elif run is not None and run.owner == ports.owner:
         ports.engine.submit(run.id)
     return answered
+
+
+def _aborted(approval: Approval, tx: Tx, ports: Ports) -> Run | None:
+    run = tx.run(approval.run)
+    if run is None or approval.answer is not Answer.DENY or run.status is not Status.WAITING:
+        return None
+    if run.ask.door != ABORTING:
+        return None
+    tx.emit(told("approval.answered", run, ports, approval=approval.id, state=str(approval.state)))
+    ended = closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="a person said no")
+    roused(ended, tx, ports)
+    return ended
 
 
 async def expire(ports: Ports, *, alive: Callable[[str], bool], adopt: bool = True) -> list[Approval]:

@@ -14,7 +14,7 @@ from retinue.domain.scope import Scope
 from retinue.domain.transcript import Called, Returned
 from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Call, Ports, Tool
-from retinue.runtime.approve import Caller, Leave, Wanted, again, leave
+from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, leave
 
 ASK_TOOL = "request_scope_expansion"
 ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
@@ -22,7 +22,10 @@ ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without i
 
 def verdict(tool: Tool, scope: Scope) -> Verdict:
     """The one judgement on a tool, for the list and for the call alike."""
-    return scope.tool(tool.spec.name, tool.capabilities)
+    judged = scope.tool(tool.spec.name, tool.capabilities)
+    if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
+        return Verdict(ok=False, rule="below the top a definition must name the tools that start agents")
+    return judged
 
 
 def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
@@ -109,10 +112,11 @@ async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]
         shell=ports.shell(leave.scope),
         answer=leave.answer,
         ask=ports.ask,
+        ports=ports if wanted.tool.door else None,
     )
     try:
         return True, await wanted.tool.body(wanted.args, bound)
-    except RetinueError:
+    except (RetinueError, Parked):
         raise
     except asyncio.CancelledError:
         if (task := asyncio.current_task()) is None or task.cancelling():

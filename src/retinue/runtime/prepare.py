@@ -9,7 +9,7 @@ from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
 from retinue.domain.tool import ToolSpec
 from retinue.domain.turn import Model
-from retinue.ports import Ports
+from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
 
 
@@ -27,7 +27,7 @@ class Plan:
 async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
     scope = scope_of(agent, session, ports)
-    tools = tuple(tool.spec for tool in offered(ports.tools, scope).values())
+    tools = tuple(_shown(tool, scope, ports) for tool in offered(ports.tools, scope).values())
     model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
         model = replace(model, thinking=run.ask.thinking)
@@ -38,6 +38,16 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
         system=system_prompt(agent, [(tool.name, tool.description) for tool in tools], depth=session.depth),
         model=model,
     )
+
+
+def _shown(tool: Tool, scope: Scope, ports: Ports) -> ToolSpec:
+    """A tool that takes an agent's name shows which names there are for this agent."""
+    if not tool.names_agent:
+        return tool.spec
+    names = [name for name in ports.agents.names() if scope.agent(name).ok]
+    known = dict(tool.spec.schema["properties"])
+    known[tool.names_agent] = {**known[tool.names_agent], "enum": names}
+    return replace(tool.spec, schema={**tool.spec.schema, "properties": known})
 
 
 async def definition(session: Session, ports: Ports) -> Agent:
@@ -58,6 +68,7 @@ def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
         writable=place.writable,
         tmp=ports.tmp(session),
         child=not session.top,
+        depth=session.depth,
         ceilings=session.ceilings,
         lifted=session.lifted,
     )

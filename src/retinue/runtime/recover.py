@@ -4,7 +4,7 @@ from collections.abc import Callable, Container, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
-from retinue.domain.run import Reason, Run, Status, Usage, Waiting
+from retinue.domain.run import Reason, Run, Status, Usage
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.errors import NotFound, Refused
@@ -91,7 +91,7 @@ async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
 
     def step(tx: Tx) -> None:
         for run in tx.runs(status=busy):
-            if run.owner in dead and run.waiting_for is not Waiting.APPROVAL:
+            if run.owner in dead and run.status is Status.RUNNING:
                 tx.set_run(run.requeued())
 
     if dead:

@@ -10,8 +10,9 @@ from retinue.domain.run import Ask, Run
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
-from retinue.ports import NewSession, Ports
+from retinue.ports import NewSession, Ports, Tx
 from retinue.runtime.place import Child, birth, settled
+from retinue.runtime.prepare import definition, scope_of
 from retinue.runtime.send import send
 
 
@@ -33,6 +34,10 @@ async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None)
 
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
     """A child of a session. Its configuration is its own copy of the definition, its paths are written into it."""
+    if first := await ports.ledger.look(lambda tx: tx.run_by_key(ask.key)):
+        return first
+    if ask.parent_run is not None:
+        await _may_start(ask, child, ports)
     defined = ports.agents.get(ask.agent, child.parent.workspace.meant)
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
     if child.parent.depth >= deepest:
@@ -55,6 +60,27 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
             )
         )
     return await send(ask, session, ports)
+
+
+async def _may_start(ask: Ask, child: Child, ports: Ports) -> None:
+    """An agent starts only those it may know of, and none that is at work above it already."""
+    above = await definition(child.parent, ports)
+    rights = scope_of(above, child.parent, ports).under(ports.bounds())
+    if not (verdict := rights.agent(ask.agent)).ok:
+        raise Refused(f"{child.parent.agent} may not start {ask.agent} ({verdict.rule})")
+    line = await ports.ledger.look(lambda tx: ancestry(ask.parent_run, tx))
+    if ask.agent in line:
+        raise Refused(f"{ask.agent} is at work above already: {' > '.join((*line, ask.agent))}")
+
+
+def ancestry(run_id: str | None, tx: Tx) -> tuple[str, ...]:
+    """The agents from the first run of a tree down to this one."""
+    names: list[str] = []
+    run = tx.run(run_id) if run_id else None
+    while run is not None and len(names) <= HARD_DEPTH:
+        names.append(run.agent)
+        run = tx.run(run.ask.parent_run) if run.ask.parent_run else None
+    return tuple(reversed(names))
 
 
 @asynccontextmanager

@@ -29,6 +29,7 @@ RESUMED = "A task given above was interrupted, and other things were said since.
 UNSPOKEN = "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
 TORN = "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
 COUNTS_SECONDS = 1.0
+LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 PATIENCE = 20
 MOMENT_SECONDS = 0.05
 
@@ -57,14 +58,22 @@ async def _parked(run: Run, ports: Ports) -> bool:
     """Whether it waits: an answer that came meanwhile is seen in this very step, so none is missed."""
 
     def step(tx: Tx) -> bool:
-        if not tx.approvals(run=run.id, state=[State.PENDING]):
+        what = _awaited(run, tx)
+        if what is None:
             return False
-        waiting = _counted(tx.run(run.id) or run, run).waits(Waiting.APPROVAL)
+        waiting = _counted(tx.run(run.id) or run, run).waits(what)
         tx.set_run(waiting)
-        tx.emit(told("run.state", waiting, ports, phase="approval"))
+        tx.emit(told("run.state", waiting, ports, phase=str(what)))
         return True
 
     return await ports.ledger.do(step)
+
+
+def _awaited(run: Run, tx: Tx) -> Waiting | None:
+    """A person first: nobody else's answer can stand for theirs."""
+    if tx.approvals(run=run.id, state=[State.PENDING]):
+        return Waiting.APPROVAL
+    return Waiting.CHILD if tx.runs(parent_run=run.id, status=LIVE, limit=1) else None
 
 
 async def broken(run_id: str, error: BaseException, ports: Ports) -> None:

@@ -40,6 +40,7 @@ def tool(
     door: bool = False,
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
+    names_agent: str = "",
 ) -> Callable[[Function], Tool]: ...
 def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     function: Function | None = None,
@@ -53,6 +54,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     door: bool = False,
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
+    names_agent: str = "",
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool of a function, async or not: `@tool`, or `@tool(effect="read")`. A parameter annotated
     `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument. A tool that
@@ -76,6 +78,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
             category=category,
             door=door,
             asks=_asks(own, asks, Effect(effect), door=door),
+            names_agent=names_agent,
             touch=touches[0] if touches else "tool",
             resource=_argument(touches[1]) if touches else None,
         )

@@ -26,7 +26,8 @@ EXIT_CODES: Mapping[Status, int] = {
 """What a run's end is to a script. A run that has not ended failed its asker, unless a person holds it up."""
 
 NOBODY_HERE = 6
-HELD_UP = frozenset({Waiting.APPROVAL, Waiting.PERSON})
+HELD_UP = frozenset({Waiting.APPROVAL, Waiting.PERSON, Waiting.CHILD})
+"""A run that waits for its child, and is told of here, waits because the child waits for a person."""
 
 
 def exit_code(run: Run) -> int:

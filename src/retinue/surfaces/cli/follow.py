@@ -7,7 +7,7 @@ from contextlib import suppress
 from retinue.app import App
 from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status, Waiting, as_json
+from retinue.domain.run import Run, Status, as_json
 from retinue.errors import Refused, RetinueError
 from retinue.surfaces.cli.command import exit_code
 from retinue.surfaces.cli.person import Person, interrupts
@@ -190,7 +190,7 @@ async def _through(app: App, run_id: str, person: Person | None) -> Run:
     """Stays with a run past every question that the person here answers."""
     while True:
         run = await app.wait(run_id)
-        waiting = await app.approvals(run=run_id) if run.waiting_for is Waiting.APPROVAL else []
+        waiting = await app.asked_in(run) if run.status is Status.WAITING else []
         if not waiting or person is None or person.answerer() is None:
             return run
         for approval in waiting:

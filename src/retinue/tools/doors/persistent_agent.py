@@ -1,0 +1,97 @@
+"""PersistentAgent: a child with a conversation of its own in the parent's folder, and all it said as the answer."""
+
+from typing import Annotated
+
+from retinue.domain.approval import Answer
+from retinue.domain.run import Ask, Reason, Run, Status
+from retinue.domain.tool import Effect
+from retinue.domain.transcript import Said
+from retinue.errors import Failed, NotFound, Usage
+from retinue.ports import Asks, Call, Ports
+from retinue.runtime.approve import Parked, ask_key
+from retinue.runtime.place import Child
+from retinue.runtime.spawn import spawn
+from retinue.tools.define import tool
+
+NAME = "PersistentAgent"
+NO_PARENT = "PersistentAgent requires parent persistent session"
+ABORTED = "Error: User aborted agent"
+NETWORK = frozenset(
+    {Reason.RATE_LIMITED, Reason.UNREACHABLE, Reason.INCOMPLETE, Reason.PROVIDER, Reason.AUTH}
+)
+
+
+@tool(
+    name=NAME,
+    effect=Effect.IDEMPOTENT,
+    category="gptel-persistent",
+    door=True,
+    asks=Asks.ALWAYS,
+    names_agent="preset",
+)
+async def persistent_agent(
+    call: Call,
+    preset: Annotated[str, "Which agent does the work."],
+    description: Annotated[str, "A few words that name the work; they become part of its folder's name."],
+    prompt: Annotated[str, "The whole task: the agent knows nothing of this conversation."],
+    allowed_paths: Annotated[
+        list[str] | None,
+        "What it may read, as globs; what you may read when not given; [] for no restriction.",
+    ] = None,
+    denied_paths: Annotated[list[str] | None, "What it may not touch, as globs."] = None,
+) -> str:
+    """Hand a piece of work to another agent, which works in a conversation of its own and answers when it is done. Use it
+    for work that stands alone and would fill this conversation with detail. Its answer is everything it said."""
+    ports = call.ports
+    if ports is None:
+        raise Failed(NO_PARENT)
+    if not prompt.strip():
+        raise Failed("the prompt is empty: say what the agent is to do")
+    ask = Ask(
+        key=ask_key(call.run.id, call.id),
+        agent=preset,
+        task=prompt,
+        requester=call.session.key,
+        parent_run=call.run.id,
+        door=NAME,
+        source="subagent",
+        label=description,
+    )
+    child = Child(
+        parent=call.session,
+        description=description,
+        allowed_paths=allowed_paths,
+        denied_paths=denied_paths,
+        by_person=call.answer is Answer.ALLOW,
+    )
+    try:
+        run = await spawn(ask, child, ports)
+    except NotFound as error:
+        raise Failed(f"Preset template not found: {preset} (checked .md and .org)") from error
+    return await _said(await _ended(run, ports), ports)
+
+
+async def _ended(run: Run, ports: Ports) -> Run:
+    """The run waits without a slot and without memory until the child has ended, and then calls again."""
+    now = await ports.ledger.look(lambda tx: tx.run(run.id))
+    if now is None:
+        raise Usage(f"there is no run {run.id}")
+    if now.status.live:
+        raise Parked
+    return now
+
+
+async def _said(run: Run, ports: Ports) -> str:
+    if run.status is Status.CANCELLED:
+        raise Failed(ABORTED)
+    if run.status is not Status.DONE:
+        failure = "Error: Network failure\n" if run.reason in NETWORK else "Error: "
+        raise Failed(f"{failure}{run.error or run.reason or run.status}")
+    session = await ports.store.find(run.path)
+    async with ports.store.open(session) as talk:
+        texts = [
+            entry.text
+            for entry in talk.entries
+            if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id and entry.text.strip()
+        ]
+    return "\n\n".join(texts) or run.text

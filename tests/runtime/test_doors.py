@@ -1,0 +1,232 @@
+"""Doors: a call that starts another agent waits for it without a slot, and its answer comes back once."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Answer, Policy, State
+from retinue.domain.limits import Limits
+from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.errors import ModelFailed
+from retinue.ports import Tool
+from retinue.runtime import control
+from retinue.testing.played import Step, calls, says
+from retinue.tools.define import tool
+
+
+def wish(preset: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
+    said = {"preset": preset, "description": "look around", "prompt": prompt} | more
+    return "PersistentAgent", json.dumps(said)
+
+
+async def over(house: Any, run: Run) -> Run:
+    """Until it has ended, or nothing of its tree goes on."""
+    while True:
+        await house.engine.wait(run.id)
+        now = await house.now(run)
+        tree = await house.ports.ledger.look(lambda tx: tx.runs(root=run.root))
+        if now.status.final or not any(each.status in (Status.QUEUED, Status.RUNNING) for each in tree):
+            return now
+        await asyncio.sleep(0.005)
+
+
+async def tree(house: Any) -> list[Run]:
+    return sorted(await house.ports.ledger.look(lambda tx: tx.runs()), key=lambda run: run.created_at)
+
+
+def ponders(gate: asyncio.Event) -> Tool:
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await gate.wait()
+        return "so"
+
+    return ponder
+
+
+async def waits(house: Any, run: Run) -> bool:
+    return (await house.now(run)).waiting_for is Waiting.CHILD
+
+
+async def soon(true: Callable[[], Awaitable[bool]]) -> None:
+    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+        await asyncio.sleep(0.002)
+
+
+@asynccontextmanager
+async def family(world: Any, main: list[Step], helper: list[Step], **more: Any) -> AsyncGenerator[Any]:
+    world.agent("main")
+    world.agent("helper")
+    async with world.open(by_agent={"main": main, "helper": helper}, **more) as house:
+        yield house
+
+
+async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(world: Any):
+    """Shows: A001, A002, A005, A008, A046, A048, A070."""
+    helper = [calls(("todo", '{"items": ["x"]}'), text="First I note."), says("It is green.")]
+    async with family(world, [calls(wish()), says("Green, it says.")], helper) as house:
+        run = await over(house, await house.ask("What colour?", agent="main"))
+        assert (run.status, run.text, run.attempts) == (Status.DONE, "Green, it says.", 1)
+        (result,) = await house.results(run)
+        assert (result.ok, result.text) == (True, "First I note.\n\nIt is green.")
+        child = (await tree(house))[1]
+        assert (child.agent, child.depth, child.root, child.ask.parent_run) == ("helper", 1, run.id, run.id)
+        assert child.ask.door == "PersistentAgent"
+        assert Path(child.path).parent.parent.parent == Path(run.path).parent
+
+
+async def test_a_parent_that_waits_holds_no_slot(world: Any):
+    """Shows: L018."""
+    async with family(
+        world, [calls(wish()), says("Done.")], [says("Yes.")], limits=Limits(max_live=1)
+    ) as house:
+        run = await asyncio.wait_for(over(house, await house.ask("Go.", agent="main")), 20)
+        assert (run.status, run.text) == (Status.DONE, "Done.")
+
+
+async def test_several_children_work_at_once(world: Any):
+    """Shows: B051, C091."""
+    world.agent("other")
+    main = [calls(wish(), wish("other"), wish("helper", "Again.")), says("All.")]
+    world.agent("main")
+    world.agent("helper")
+    by_agent = {"main": main, "helper": [says("one"), says("two")], "other": [says("three")]}
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        assert run.status is Status.DONE
+        assert {result.text for result in await house.results(run)} == {"one", "two", "three"}
+        assert len(run.children) == 3
+
+
+async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(world: Any):
+    """Shows: A006, A007."""
+    async with family(world, [calls(wish()), says("Then not.")], [says("never")], policy=Policy.ASK) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        assert (run.status, run.waiting_for) == (Status.WAITING, Waiting.APPROVAL)
+        assert not (Path(run.path).parent / "agents").exists()
+        (asked,) = await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+        await control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        assert (await over(house, run)).text == "Then not."
+        assert not (Path(run.path).parent / "agents").exists()
+        assert len(await tree(house)) == 1
+
+
+async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: Any):
+    """Shows: A006."""
+    async with family(world, [calls(wish()), says("Done.")], [says("Yes.")], policy=Policy.ASK) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        (asked,) = await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+        await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        assert (await over(house, run)).status is Status.DONE
+        assert len(await tree(house)) == 2
+        assert len(await house.ports.ledger.look(lambda tx: tx.approvals())) == 1
+
+
+async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: Any):
+    """Shows: A067."""
+
+    @tool(name="mail")
+    def mail() -> str:
+        """Sends a mail."""
+        raise AssertionError
+
+    helper = [calls(("mail", "{}")), says("never")]
+    main = [calls(wish()), says("So be it.")]
+    async with family(world, main, helper, tools=[mail], policy=Policy.ASK) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        for said in (Answer.ALLOW, Answer.DENY):
+            (asked,) = await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+            await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+            await over(house, run)
+        done = await over(house, run)
+        assert (done.status, done.text) == (Status.DONE, "So be it.")
+        (result,) = await house.results(run)
+        assert (result.ok, result.text) == (False, "Error: User aborted agent")
+
+
+async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(world: Any):
+    """Shows: A066."""
+    gone = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
+    async with family(world, [calls(wish()), says("A pity.")], [gone]) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        (result,) = await house.results(run)
+        assert result.text == "Error: Network failure\nno connection to 127.0.0.1"
+        assert run.status is Status.DONE
+
+
+async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: Any):
+    gate = asyncio.Event()
+    helper = [calls(("ponder", "{}"))]
+    async with family(world, [calls(wish())], helper, tools=[ponders(gate)]) as house:
+        run = await house.ask("Go.", agent="main")
+        await soon(lambda: waits(house, run))
+    gate.set()
+    async with family(world, [says("Done.")], [says("Yes.")], tools=[ponders(gate)]) as house:
+        for each in await tree(house):
+            if each.status is not Status.WAITING:
+                await house.resume(each)
+        done = await over(house, run)
+        assert done.status is Status.DONE
+        assert len(await tree(house)) == 2
+
+
+async def test_cancelling_a_parent_cancels_what_it_asked_for(world: Any):
+    """Shows: L019."""
+    helper = [calls(("ponder", "{}"))]
+    async with family(world, [calls(wish())], helper, tools=[ponders(asyncio.Event())]) as house:
+        run = await house.ask("Go.", agent="main")
+        await soon(lambda: waits(house, run))
+        await house.cancel(run)
+        assert [each.status for each in await tree(house)] == [Status.CANCELLED, Status.CANCELLED]
+        assert (await house.entries(run))[-1].text.startswith("No result")
+
+
+async def test_an_agent_above_is_not_started_again_below(world: Any):
+    """Shows: C095."""
+    world.agent("helper", "tools: [PersistentAgent]\n")
+    world.agent("main")
+    by_agent = {"main": [calls(wish()), says("Done.")], "helper": [calls(wish("main")), says("I may not.")]}
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        child = (await tree(house))[1]
+        (refused,) = await house.results(child)
+        assert "main > helper > main" in refused.text
+        assert run.status is Status.DONE
+
+
+@pytest.mark.parametrize(
+    ("front", "offered"),
+    [
+        ("", False),
+        ("tools: [PersistentAgent]\n", True),
+        ("tools: ['*']\n", False),
+        ("roles: [orchestrator, subtask]\n", True),
+    ],
+)
+async def test_below_the_top_doors_count_only_where_they_are_named(world: Any, front: str, offered: bool):
+    """Shows: A095, L025."""
+    world.agent("main")
+    world.agent("helper", front)
+    async with world.open(
+        by_agent={"main": [calls(wish()), says("Done.")], "helper": [says("Yes.")]}
+    ) as house:
+        await over(house, await house.ask("Go.", agent="main"))
+        tools = [[each.name for each in asked.request.tools] for asked in house.driver.asked]
+        assert "PersistentAgent" in tools[0]
+        assert ("PersistentAgent" in tools[1]) is offered
+
+
+async def test_the_model_is_shown_whom_it_can_name(world: Any):
+    """Shows: A002, A004, C064."""
+    world.agent("main", "agent_deny: [oracle]\n")
+    async with world.open(says("Hi.")) as house:
+        await house.run("Hi.", agent="main")
+        (spec,) = [each for each in house.driver.asked[0].request.tools if each.name == "PersistentAgent"]
+        names = spec.schema["properties"]["preset"]["enum"]
+        assert "researcher" in names
+        assert "oracle" not in names
