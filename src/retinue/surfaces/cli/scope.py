@@ -13,14 +13,21 @@ from retinue.surfaces.cli.terminal import Terminal
 
 @click.group(cls=Group)
 def scope() -> None:
-    """What a session may touch: its own rights, within the ceilings of those above it and of the configuration."""
+    """What a session may touch: its own rights, within the ceilings of those above it and of the configuration.
+
+    SESSION is an id, slug, name, path or unambiguous prefix. Looking changes nothing.
+    """
 
 
 @scope.command("show")
 @click.argument("session")
 @on_app()
 async def show_scope(app: App, terminal: Terminal, session: str) -> None:
-    """Everything that applies to SESSION, and why."""
+    """Everything that applies to SESSION, and whose word it is.
+
+    needs_no_yes is what its definition grants; what else it writes or runs asks a person first. A ceiling is the most
+    that someone above it leaves it; lifted is what a person gave it beyond the sessions above.
+    """
     facts = await app.scope_json(session)
     if terminal.json:
         terminal.value(facts)
@@ -56,7 +63,8 @@ async def show_scope(app: App, terminal: Terminal, session: str) -> None:
 async def test_scope(app: App, terminal: Terminal, session: str, kind: str, value: str) -> int:
     """The verdict on one thing: would SESSION be let to read, write or run VALUE, or to use that tool or agent?
 
-    The exit code is 0 for yes and 3 for no; the rule that decides is named.
+    VALUE is a path, a command in one word (quote it), or a name. The rule that decides is named, and whether a person
+    would be asked first. The exit code is 0 for yes and 3 for no.
     """
     wanted = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)
     found = await app.scope_test(session, wanted, value)
