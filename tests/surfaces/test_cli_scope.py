@@ -53,3 +53,15 @@ def test_a_card_names_the_tool_that_wants_to_write(retinue: Any):
     (asked,) = retinue("approvals", "list", "--json").json
     assert f"then retinue approvals answer {asked['id']} allow (or deny)" in ran.err
     assert "  wants: write, with edit\n" in retinue("approvals", "show", asked["id"]).out
+
+
+def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: Any, session: str):
+    configured(retinue, "[ceiling]\ntools = []\nwritable = false\n\n[ceiling.paths]\nwrite = []\n")
+    shown = retinue("scope", "show", session).out
+    _, most = shown.split("\nat most, by the configuration:\n")
+    lines = {tuple(line.split(None, 1)) for line in most.splitlines()}
+    assert lines >= {("tools", "nothing"), ("writable", "no"), ("paths.write", "nothing")}
+    assert "paths.deny" not in shown
+    facts = retinue("scope", "show", session, "--json").json
+    assert "**/.github/workflows/**" in facts["guarded"]
+    assert facts["ceilings"][0]["tools"] == []

@@ -66,6 +66,7 @@ class Rights:
             "ceilings": [each.facts() for each in scope.ceilings if _says_something(each)],
             "lifted": {"read": scope.lifted.read, "write": scope.lifted.write},
             "always_closed": [*scope.closed, *scope.house],
+            "guarded": list(scope.guarded),
             "approvals": str(self._ports.policy),
             "sandbox": {"level": str(level), "minimum": str(self._ports.minimum)},
         }

@@ -1,6 +1,7 @@
 """Scope: what a session may touch, whose word that is, and the verdict on one thing."""
 
-from typing import Literal, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import click
 
@@ -32,27 +33,32 @@ async def show_scope(app: App, terminal: Terminal, session: str) -> None:
     if terminal.json:
         terminal.value(facts)
         return
+    closed, guarded = facts.pop("always_closed"), facts.pop("guarded")
     ceilings = facts.pop("ceilings")
-    closed = facts.pop("always_closed")
-    for key in (
-        "paths",
-        "needs_no_yes",
-        "tools",
-        "capabilities",
-        "agents",
-        "operator_denies",
-        "lifted",
-        "sandbox",
-    ):
-        inner = facts.pop(key)
-        facts |= {f"{key}.{name}": value for name, value in inner.items() if value is not None}
-    terminal.facts(facts)
+    terminal.facts(dict(_told(facts)))
     for each in ceilings:
-        said = {
-            key: value for key, value in each.items() if value not in (None, (), [], True) and key != "by"
-        }
-        terminal.line(f"ceiling of {each['by']}: {said}")
-    terminal.line(f"always closed: {len(closed)} patterns; --json lists them")
+        terminal.line(f"\nat most, by {each.pop('by')}:")
+        terminal.facts({name: said for name, said in _told(each) if (name, said) != ("writable", True)})
+    closing = f"{len(closed)} patterns are closed to every agent, {len(guarded)} are changed only after a yes to just that"
+    terminal.line(f"\n{closing}: --json lists them")
+
+
+_ALLOWS = frozenset(
+    {"paths.read", "paths.write", "tools.allow", "capabilities.allow", "agents.allow"}
+    | {"tools", "capabilities", "agents"}
+)
+"""Lists that allow nothing when they are empty; the others then have nothing to say."""
+
+
+def _told(facts: Mapping[str, Any], over: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in facts.items():
+        name = f"{over}{key}"
+        if isinstance(value, Mapping):
+            yield from _told(cast("Mapping[str, Any]", value), f"{name}.")
+        elif isinstance(value, list | tuple):
+            yield name, ", ".join(cast("Sequence[str]", value)) or ("nothing" if name in _ALLOWS else "")
+        else:
+            yield name, value
 
 
 @scope.command("test")
