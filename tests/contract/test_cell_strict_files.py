@@ -263,6 +263,17 @@ def test_without_a_tmp_of_its_own_a_command_has_one_that_does_not_last(
     assert "No such file" in in_cell(bare, "cat /tmp/x").text
 
 
+def test_a_workspace_below_var_tmp_is_there_like_any_other(scope: Scope, in_cell: InCell):
+    """Elsewhere /var/tmp is another name for the agent's own /tmp."""
+    with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
+        trees = (below(folder), "/tmp/**")
+        came = in_cell(
+            replace(scope, root=folder, read=trees, write=trees), "pwd; echo words > made; ls /var/tmp"
+        )
+        assert came.text == f"{folder}\n{Path(folder).name}\n"
+        assert (Path(folder) / "made").read_text() == "words\n"
+
+
 def test_what_an_agent_puts_in_its_tmp_leads_no_mount_astray(scope: Scope, here: Path, in_cell: InCell):
     """A place below /tmp is laid into the agent's own /tmp: links there are not followed."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, ceiling_of
+from retinue.domain.rule import named, unescaped
 from retinue.domain.scope import (
     DEFAULT_DENY,
     DEFAULT_WRITE,
@@ -423,3 +424,10 @@ def test_a_made_workspace_is_open_though_it_lies_in_retinues_own_folder():
         assert made.shut(closed) == "always closed /h/**"
     assert made.shut("/h/worktrees/1/.ssh/id") == "always closed **/.ssh/**"
     assert replace(made, deny=("**/A",)).shut("/h/worktrees/1/a") == "deny **/A"
+
+
+def test_a_component_is_named_outright_unless_it_holds_a_glob():
+    assert named("/tmp/a~b/c d/*") == ("tmp", "a~b", "c d")
+    assert [unescaped(part) for part in ("a*", "a?", "[a]", "a\\*", "a\\", "\\\\", "")] == [
+        None, None, None, "a*", "a\\", "\\", "",
+    ]  # fmt: skip

@@ -278,3 +278,61 @@ async def test_a_projects_agent_stays_known_in_its_worktree(machine: Any, agent:
         spawned = await machine("spawn", "--json", "--parent", run["slug"], "--agent", "scout", "Go")
     assert spawned.json["text"] == "Three."
     assert len(worktrees(machine)) == 2
+
+
+async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: Any):
+    """Shows: L003, T06."""
+    repository(machine)
+    (machine.folder / "lib").mkdir()
+    (machine.folder / "lib" / "b.txt").write_text("lib\n")
+    git(machine.folder, "add", "-A")
+    git(machine.folder, "commit", "-q", "-m", "y")
+    machine.agent("main", f"{SANDBOX}tools: []\n")
+    machine.agent("inner", "workspace: {isolation: custom, path: lib}\ntools: [read]\n")
+    wishes = calls(("read", {"path": "a.txt"}), ("ls", {}), ("read", {"path": ".git"}))
+    script = [reply("Hi."), wishes, reply("Seen."), calls(("read", {"path": "b.txt"})), reply("Read.")]
+    async with machine.serving(script) as server, machine.open() as app:
+        parent = await app.run("Hi", agent="main", workspace=machine.folder)
+        runs = [
+            await app.wait((await app.spawn("Look", parent=parent.slug, agent=name)).id)
+            for name in ("explorer", "inner")
+        ]
+        above, *places = [(await app.session(run.slug)).workspace for run in (parent, *runs)]
+    results = [m["content"] for at in (2, 4) for m in server.requests[at].messages if m["role"] == "tool"]
+    assert "one" in results[0]
+    assert "a.txt" in results[1]
+    assert "gitdir" not in results[2]
+    assert "lib" in results[3]
+    assert [place.root for place in places] == [above.root, f"{above.root}/lib"]
+    assert {place.source for place in places} == {str(machine.folder)}
+    assert len(worktrees(machine)) == 1
+
+
+async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(machine: Any):
+    """Shows: T06."""
+    repo = repository(machine)
+    for name in ("docs/a.md", "docs/secret/b.md", "src/c.md"):
+        (repo / name).parent.mkdir(parents=True, exist_ok=True)
+        (repo / name).write_text(f"words of {name}\n")
+    git(repo, "add", "-A")
+    git(repo, "commit", "-q", "-m", "y")
+    machine.agent("main", "tools: []\npaths: {read: ['docs/**'], deny: ['docs/secret/**']}\n")
+    machine.agent("maker", f"{SANDBOX}tools: [read, write, bash]\n")
+    names = ("docs/a.md", "docs/secret/b.md", "src/c.md")
+    wishes = calls(
+        *(("read", {"path": name}) for name in names),
+        ("write", {"path": "docs/new.md", "content": "new\n"}),
+        ("bash", {"command": f"cat {' '.join(names)}"}),
+    )
+    async with machine.serving([reply("Hi."), wishes, reply("Seen.")]) as server, machine.open() as app:
+        parent = await app.run("Hi", agent="main", workspace=repo)
+        child = await app.wait((await app.spawn("Make", parent=parent.slug, agent="maker")).id)
+        place = Path((await app.session(child.slug)).workspace.root)
+    results = [m["content"] for m in server.requests[2].messages if m["role"] == "tool"]
+    assert [f"words of {name}" in said for name, said in zip(names, results, strict=False)] == [
+        True,
+        False,
+        False,
+    ]
+    assert [f"words of {name}" in results[4] for name in names] == [True, False, False]
+    assert (place / "docs" / "new.md").read_text() == "new\n"

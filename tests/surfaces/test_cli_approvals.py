@@ -189,3 +189,10 @@ def test_more_words_wait_for_the_answer(retinue: Any, parked: dict[str, Any]):
     more = retinue("send", parked["slug"], "and?", "--json")
     assert (more.code, more.json["error"]["code"]) == (6, "nobody_here")
     assert parked["approvals"][0] in more.err
+
+
+def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(retinue: Any, parked: dict[str, Any]):
+    joined = retinue("wait", parked["run_id"], "--json")
+    assert joined.code == 6
+    assert retinue("approvals", "answer", parked["approvals"][0], "allow").code == 0
+    assert retinue("wait", parked["run_id"], "--json").code == 0

@@ -1,6 +1,5 @@
-"""What a person is told of rights before anything happens is what would happen."""
+"""`retinue scope` as a person and a program have it: what applies to a session, and the verdict on one thing."""
 
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,48 +7,61 @@ import pytest
 
 @pytest.fixture
 def session(retinue: Any) -> str:
+    (retinue.folder / "a.txt").write_text("one\n")
     retinue.plays(["Good morning."])
     return retinue("run", "--json", "Greet me.").json["slug"]
 
 
-def configured(retinue: Any, text: str) -> None:
-    folder = Path(retinue.env["RETINUE_CONFIG"])
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.toml").write_text(text, encoding="utf-8")
+@pytest.mark.parametrize(
+    ("kind", "value", "code", "rule"),
+    [
+        ("read", "a.txt", 0, "yes: read "),
+        ("read", "/etc/passwd", 3, "no: nothing allows read"),
+        ("read", ".ssh/id_ed25519", 3, "no: always closed **/.ssh/**"),
+        ("read", "../../../../etc/passwd", 3, "no: "),
+        ("write", "a.txt", 0, "yes, after a person's yes: write "),
+        ("write", "/tmp/a.txt", 0, "yes: write /tmp/**"),
+        ("write", ".git/hooks/post-commit", 3, "no: always closed **/.git/hooks/**"),
+        ("run", "make test", 0, "yes, after a person's yes: the sandbox holds it"),
+        ("tool", "bash", 0, "yes: in scope"),
+        ("tool", "bsh", 3, "no: there is no tool 'bsh'"),
+        ("agent", "explorer", 0, "yes: in scope"),
+    ],
+)
+def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
+    retinue: Any, session: str, kind: str, value: str, code: int, rule: str
+):
+    said = retinue("scope", "test", session, kind, value)
+    assert (said.code, said.out.startswith(rule)) == (code, True), said
+    facts = retinue("scope", "test", session, kind, value, "--json")
+    assert (facts.code, facts.json["ok"], facts.json["kind"]) == (code, code == 0, kind)
+    assert (facts.json["asks"], facts.json["rule"] in said.out) == ("after a person" in said.out, True)
 
 
-def test_what_would_be_asked_is_said_to_be_asked(retinue: Any, session: str):
-    asked = retinue("scope", "test", session, "write", "a.txt")
-    assert (asked.code, asked.out.startswith("yes, after a person's yes: write ")) == (0, True)
-    assert retinue("scope", "test", session, "write", "/tmp/a.txt").out == "yes: write /tmp/**\n"
-    assert retinue("scope", "test", session, "read", "a.txt").code == 0
+def test_retinues_own_folders_are_closed_and_shown_so(retinue: Any, session: str):
+    home = retinue.env["RETINUE_HOME"]
+    for value in (f"{home}/ledger.db", f"{home}/sessions/{session}/branches/main/preset.md"):
+        assert retinue("scope", "test", session, "write", value).code == 3
+        assert "always closed" in retinue("scope", "test", session, "read", value).out
+    assert f"{home}/**" in retinue("scope", "show", session, "--json").json["always_closed"]
 
 
-def test_where_the_configuration_answers_no_the_verdict_is_no(retinue: Any, session: str):
-    configured(retinue, 'approvals = "deny"\n')
-    for kind, value in (("write", "a.txt"), ("run", "make test")):
-        said = retinue("scope", "test", session, kind, value)
-        assert (said.code, said.out) == (3, "no: approvals = deny\n")
-    assert retinue("scope", "test", session, "write", "/tmp/a.txt").code == 0
+def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(retinue: Any, session: str):
+    facts = retinue("scope", "show", session, "--json").json
+    assert facts["workspace"] == str(retinue.folder)
+    assert facts["paths"]["read"] == [f"{retinue.folder}/**", "/tmp/**"]
+    assert (facts["needs_no_yes"]["write"], facts["approvals"]) == (["/tmp/**"], "ask")
+    assert facts["ceilings"] == []
+    child = retinue("spawn", "--json", "--parent", session, "--agent", "explorer", "Look.").json["slug"]
+    below = retinue("scope", "show", child, "--json").json
+    assert [each["by"] for each in below["ceilings"]] == [session]
+    assert below["hash"] != facts["hash"]
+    assert f"at most, by {session}:" in retinue("scope", "show", child).out
 
 
-def test_a_command_below_the_least_level_is_no_question(retinue: Any, session: str):
-    configured(retinue, '[sandbox]\nminimum = "strict"\n')
-    said = retinue("scope", "test", session, "run", "ls", RETINUE_SANDBOX="none", TERM="dumb")
-    assert (said.code, said.out) == (3, "no: the sandbox is none, and sandbox.minimum is strict\n")
-
-
-def test_the_list_of_tools_says_which_of_them_ask(retinue: Any):
-    asks = {row["name"]: row["asks"] for row in retinue("tools", "list", "--json").json}
-    assert (asks["read"], asks["write"], asks["bash"]) == ("never", "unless granted", "unless granted")
-    assert asks["request_scope_expansion"] == "always"
-
-
-def test_a_card_names_the_tool_that_wants_to_write(retinue: Any):
-    (retinue.folder / "a.txt").write_text("one\n")
-    wish = {"name": "edit", "args": {"path": "a.txt", "old": "one", "new": "two"}}
-    retinue.plays([{"tools": [wish]}, "Done."])
-    ran = retinue("run", "Edit it.")
-    (asked,) = retinue("approvals", "list", "--json").json
-    assert f"then retinue approvals answer {asked['id']} allow (or deny)" in ran.err
-    assert "  wants: write, with edit\n" in retinue("approvals", "show", asked["id"]).out
+def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(retinue: Any, session: str):
+    assert retinue("scope", "show", session[:9], "--json").code == 0
+    assert retinue("scope", "show", "nobody").code == 7
+    assert retinue("scope", "test", "nobody", "read", "a.txt").code == 7
+    assert retinue("scope", "test", session, "eat", "a.txt").code == 2
+    assert retinue("scope", "test", session, "read").code == 2

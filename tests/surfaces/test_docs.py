@@ -42,7 +42,7 @@ MAKE = re.compile(r"^make (?P<target>[a-z]+)", re.MULTILINE)
 RUN = ("bash", "python")
 WORDS = (
     "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "parent, child", "requester", "spawn, send",
-    "scope, rule", "workspace", "ledger", "driver", "door", "surface",
+    "scope, rule", "ceiling", "approval", "workspace", "cell", "level", "ledger", "driver", "door", "surface",
 )  # fmt: skip
 PROJECT = {
     "README.md": "# Parcel\n\nSends parcels. The timetable is in src/timetable.py.\n",

@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from retinue.domain.approval import Answer, Approval, State
+from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.glob import first_match
@@ -12,7 +12,7 @@ from retinue.domain.level import Level
 from retinue.domain.rule import Globs, Verdict
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
-from retinue.errors import NotFound, OutOfScope, Refused, Usage
+from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
 from retinue.ports import Ports, Store, Tool, Tx
 from retinue.runtime import control, guard
 from retinue.runtime.prepare import definition, scope_of
@@ -66,6 +66,7 @@ class Rights:
             "ceilings": [each.facts() for each in scope.ceilings if _says_something(each)],
             "lifted": {"read": scope.lifted.read, "write": scope.lifted.write},
             "always_closed": [*scope.closed, *scope.house],
+            "guarded": list(scope.guarded),
             "approvals": str(self._ports.policy),
             "sandbox": {"level": str(level), "minimum": str(self._ports.minimum)},
         }
@@ -75,6 +76,8 @@ class Rights:
         scope = await self.scope(session=session)
         verdict, real = self._verdict(scope, kind, value)
         asks = verdict.ok and await self._asks(scope, kind, real)
+        if verdict.ok and (no := await self._nobody_asked(kind, asks=asks)):
+            verdict, asks = Verdict(ok=False, rule=no), False
         return {
             "kind": kind,
             "value": value,
@@ -103,6 +106,8 @@ class Rights:
         except OutOfScope as error:
             rule = scope.path(real, kind)
             return (rule if not rule.ok else Verdict(ok=False, rule=str(error))), real
+        except Failed:  # it is not there, or cannot be opened now: the rules on its name still say something
+            return scope.path(real, kind), real
         return scope.path(judged, kind), judged
 
     async def _asks(self, scope: Scope, kind: Kind, real: str) -> bool:
@@ -114,6 +119,13 @@ class Rights:
             strict = await self._ports.level() is Level.STRICT
             return not (strict and (policy == "auto" or scope.grants_command(real).ok))
         return False
+
+    async def _nobody_asked(self, kind: Kind, *, asks: bool) -> str | None:
+        """Why there is no asking: the configuration says no to it beforehand."""
+        level, least = await self._ports.level() if kind == "run" else Level.STRICT, self._ports.minimum
+        if not level.reaches(least):
+            return f"the sandbox is {level}, and sandbox.minimum is {least}"
+        return "approvals = deny" if asks and self._ports.policy is Policy.DENY else None
 
     # approvals
 

@@ -24,7 +24,8 @@ NO_SCOPE = "no_scope_config"
 """The word for a child whose preset.md lost its paths."""
 
 ALWAYS_CLOSED: Globs = (
-    "**/.git/hooks/**", "**/.git/config", "**/.git/config.worktree", "**/.git/commondir", "**/.git/modules/**/config", "**/.git/modules/**/hooks/**",
+    "**/.git/hooks/**", "**/.git/config", "**/.git/config.worktree", "**/.git/commondir", "**/.git/modules/**/config",
+    "**/.git/modules/**/hooks/**", "**/.gitconfig", "**/.config/git/**",
     "**/.vscode/tasks.json", "**/.vscode/launch.json", "**/.idea/runConfigurations/**", "**/.zed/tasks.json",
     "**/.bashrc", "**/.bash_profile", "**/.bash_login", "**/.bash_logout", "**/.profile", "**/.zshrc", "**/.zshenv",
     "**/.zprofile", "**/.zlogin", "**/.config/fish/**", "**/.config/autostart/**", "**/.config/systemd/**",

@@ -5,9 +5,11 @@ from dataclasses import dataclass, replace
 
 from retinue.domain.agent import Agent, Paths, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.rule import absolute, below
+from retinue.domain.glob import matches
+from retinue.domain.rule import Globs, absolute, below, literal
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope, handed_on
 from retinue.domain.session import Session
+from retinue.domain.tmp import elsewhere
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import Refused, RetinueError
 from retinue.ports import Ports
@@ -47,13 +49,15 @@ def bound(policy: WorkspacePolicy, root: str) -> Workspace:
     )
 
 
-async def settled(policy: WorkspacePolicy, root: str, ports: Ports, *, meant: str = "") -> Workspace:
+async def settled(
+    policy: WorkspacePolicy, root: str, ports: Ports, *, above: Workspace | None = None
+) -> Workspace:
     """A sandbox in a repository is a worktree of its own, or there is no session. Elsewhere it can only be looked at.
-    `meant` is the folder whose project's agents count, where that is not the root."""
-    meant = meant or root
+    `above` is where a parent works."""
+    meant = root if above is None else above.meant
     place = replace(bound(policy, root), project="" if meant == root else meant)
     if place.isolation is Isolation.CUSTOM:
-        return replace(_real(place, ports), project=meant)
+        return replace(_real(place, above, ports), project=meant)
     if place.isolation is not Isolation.SANDBOX:
         return place
     made = await ports.worktree(place.root, ports.chance.entry_id().lower())
@@ -67,46 +71,79 @@ async def settled(policy: WorkspacePolicy, root: str, ports: Ports, *, meant: st
     return place
 
 
-def _real(place: Workspace, ports: Ports) -> Workspace:
+def _real(place: Workspace, above: Workspace | None, ports: Ports) -> Workspace:
     """A folder that a definition names: it must be there, and none that is closed to every agent."""
     real = ports.files(Scope(root=place.root)).name(place.root)
+    made = above is not None and bool(above.source) and matches(below(above.root), real)
+    house = () if made else ports.bounds().closed
     try:
-        ports.files(Scope(root=real, read=(below(real),), house=ports.bounds().closed)).list(real)
+        ports.files(Scope(root=real, read=(below(real),), house=house)).list(real)
     except RetinueError as error:
         raise Refused(f"the workspace {place.root} of the definition cannot be used: {error}") from error
     return replace(place, root=real)
 
 
 async def birth(policy: WorkspacePolicy, child: Child, ports: Ports) -> Birth:
-    """A child's place and rights: its own, within what its parent can hand on."""
+    """A child's place and rights: its own, within what its parent can hand on. In a worktree of its own the same holds
+    for the copies of files as for the files."""
     above = await definition(child.parent, ports)
     rights = scope_of(above, child.parent, ports)
     ceilings = (*child.parent.ceilings, handed_on(above, rights, by=child.parent.slug))
-    above_place = child.parent.workspace
-    place = await settled(policy, above_place.root, ports, meant=above_place.meant)
+    old = child.parent.workspace
+    place = await settled(policy, old.root, ports, above=old)
     if not all(each.writable for each in ceilings):
         place = replace(place, writable=False)
+    deny = DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths)
+    if place.source:
+        ceilings = tuple(_in_copy(each, old.root, place.root) for each in ceilings)
+        deny = (*deny, *(new for each in ceilings for new in each.deny if new not in deny))
+        own = (below(place.root),)
+    else:
+        place, own = _in_the_same(place, old), ()
     paths = Paths(
-        read=_readable(child, above, place),
-        write=(*DEFAULT_WRITE, below(place.root)) if place.source and place.writable else DEFAULT_WRITE,
-        deny=DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths),
+        read=_readable(child, above, own),
+        write=(*DEFAULT_WRITE, *own) if place.writable else DEFAULT_WRITE,
+        deny=tuple(dict.fromkeys(deny)),
     )
-    return Birth(workspace=place, paths=paths, ceilings=ceilings, lifted=_lifted(child, paths, place))
+    return Birth(workspace=place, paths=paths, ceilings=ceilings, lifted=_lifted(child, paths, place, own))
 
 
-def _readable(child: Child, above: Agent, place: Workspace) -> tuple[str, ...]:
+def _in_the_same(place: Workspace, old: Workspace) -> Workspace:
+    """Who works in the parent's worktree, or in a folder of it, works in a worktree."""
+    return replace(place, source=old.source) if matches(below(old.root), place.root) else place
+
+
+def _in_copy(ceiling: Ceiling, old: str, new: str) -> Ceiling:
+    return replace(
+        ceiling,
+        read=None if ceiling.read is None else _copied(ceiling.read, old, new),
+        deny=_copied(ceiling.deny, old, new),
+    )
+
+
+def _copied(patterns: Globs, old: str, new: str) -> Globs:
+    """The same, and what they mean for a folder's copy; a pattern of /tmp means no such folder."""
+    also: list[str] = []
+    for each in elsewhere(patterns):
+        if each.startswith(f"{literal(old)}/"):
+            also.append(literal(new) + each.removeprefix(literal(old)))
+        elif each.endswith("/**") and matches(each, old):
+            also.append(below(new))
+    return (*patterns, *(each for each in also if each not in patterns))
+
+
+def _readable(child: Child, above: Agent, own: Globs) -> Globs:
     if child.allowed_paths is None:
         inherited = above.paths.read if above.paths is not None else None
-        if place.source:
-            return (below(place.root),)
+        if own:
+            return own
         return inherited if inherited is not None else (below(child.parent.workspace.root),)
     return tuple(child.allowed_paths) or ("/**",)
 
 
-def _lifted(child: Child, paths: Paths, place: Workspace) -> Paths:
-    """A worktree is the child's own, wherever it lies; what a person named is theirs to give."""
-    own = (below(place.root),) if place.source else ()
+def _lifted(child: Child, paths: Paths, place: Workspace, own: Globs) -> Paths:
+    """A worktree is the child's own to write in, wherever it lies; what a person named is theirs to give."""
     named = (
         absolute(paths.read or (), place.root) if child.by_person and child.allowed_paths is not None else ()
     )
-    return Paths(read=(*own, *named) or None, write=own or None)
+    return Paths(read=named or None, write=own or None)

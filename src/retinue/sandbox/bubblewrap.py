@@ -23,6 +23,9 @@ from retinue.sandbox.seccomp import program
 PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 """Where the system keeps it: never looked for along a PATH, and some systems let only this one make namespaces."""
 
+_OTHER_TMP = "/var/tmp"  # noqa: S108
+"""The same as /tmp in there, unless something of the machine's is laid below it: nothing is laid through a link."""
+
 UID = 1000
 NAME = "agent"
 HOST = "cell"
@@ -177,7 +180,7 @@ def _system(fds: _Fds) -> list[str]:
     for name, place in lent().items():
         words += ["--dev-bind", place, f"/dev/{name}"]
     words += [*_room("/dev/shm", SMALL), "--remount-ro", "/dev"]  # noqa: S108
-    return [*words, "--dir", "/run", "--symlink", TMP, "/var/tmp"]  # noqa: S108
+    return [*words, "--dir", "/run"]
 
 
 def _copied(place: str) -> bytes:
@@ -200,6 +203,8 @@ def _scoped(plan: Plan, fds: _Fds, bwrap: str) -> list[str]:
     words = (
         _laid(Mount(how=How.WRITE, at=TMP, source=plan.tmp), fds, exact) if plan.tmp else _room(TMP, LARGE)
     )
+    if not any(mount.at.startswith(f"{_OTHER_TMP}/") or mount.at == _OTHER_TMP for mount in plan.mounts):
+        words += ["--symlink", TMP, _OTHER_TMP]
     for mount in plan.mounts:
         words += _laid(mount, fds, exact)
     if "--disable-userns" in _help(bwrap):

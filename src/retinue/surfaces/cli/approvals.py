@@ -28,7 +28,10 @@ COLUMNS: Sequence[Column] = (
 
 @click.group(cls=Group)
 def approvals() -> None:
-    """What agents ask a person before they do it.
+    """What agents ask a person before they do it: to write a file, run a command, use a tool, or get more scope.
+
+    At a terminal, `run` and `chat` ask by themselves. Elsewhere they leave with exit code 6, and the run waits here for
+    its answer, as long as `limits.approval_seconds` says; after that the answer is no.
 
     ID is an approval's id or an unambiguous prefix of it. One answer speaks for one exact call, once.
     """
@@ -63,9 +66,11 @@ async def show_approval(app: App, terminal: Terminal, approval: str) -> None:
 @click.argument("answer", type=click.Choice(["allow", "deny", "add"]))
 @on_app(quiet=True)
 async def answer_approval(app: App, terminal: Terminal, approval: str, answer: str) -> int:
-    """Say allow or deny; add, for a wish for more scope, also writes it into the session's preset.md.
+    """Say allow or deny to one exact call, once.
 
-    The run goes on at once: in the process that works it, else here, until it ends.
+    When an agent asks for more scope, allow lets its next such call through, and add writes it into the session's
+    preset.md, from now on. The run goes on at once: in the process that works it, else here, until it ends or asks
+    again (exit code 6).
     """
     asked = await app.approval(approval)
     given = await app.answer(asked.id, answer)

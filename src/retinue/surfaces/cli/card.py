@@ -18,7 +18,7 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
     lines = [
         f"approval {approval.id}",
         f"  {' > '.join(approval.chain)}",
-        f"  wants: {_WHAT[approval.touch]} {approval.tool if approval.touch in ('more', 'tool') else ''}".rstrip(),
+        f"  wants: {_wish(approval)}",
     ]
     if approval.touch != "tool":
         lines += [f"    {line}" for line in approval.resource.split("\n")]
@@ -35,6 +35,14 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
 def choices(approval: Approval) -> str:
     once = "[y]es, once"
     return f"{once}, [a]dd to its scope, [n]o" if approval.touch == "more" else f"{once}, [n]o"
+
+
+def _wish(approval: Approval) -> str:
+    """The tool is named wherever its name says something that the kind of wish does not."""
+    what, tool = _WHAT[approval.touch], approval.tool
+    if approval.touch in ("more", "tool"):
+        return f"{what} {tool}"
+    return what if tool in (what, "bash") else f"{what}, with {tool}"
 
 
 def _why(approval: Approval) -> list[str]:

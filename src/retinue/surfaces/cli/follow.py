@@ -34,7 +34,10 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
     if terminal.json:
         terminal.value(as_json(run) | {"approvals": waiting, "sandbox": await app.sandbox(run)})
     for each in waiting:
-        terminal.note(f"approval {each} waits: retinue approvals show {each}", colour="33")
+        answer = f"retinue approvals answer {each} allow"
+        terminal.note(
+            f"approval {each} waits: retinue approvals show {each}, then {answer} (or deny)", colour="33"
+        )
     if run.status is not Status.DONE:
         terminal.note(ending(run), colour="31")
     if not terminal.json:

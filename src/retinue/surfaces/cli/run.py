@@ -58,6 +58,9 @@ async def run(app: App, terminal: Terminal, text: str | None, session: str | Non
 
     TEXT is the task; `-` reads it from standard input. With --session and no TEXT, what a person typed at
     the end of the session's file is the task. A TEXT that starts with a dash stands after `--`.
+
+    What the agent may not do without a yes is asked here; without a terminal the run waits for `retinue approvals`,
+    and the exit code is 6.
     """
     task = None if text is None else worded(text)
     if task is None and session is None:

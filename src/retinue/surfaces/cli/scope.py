@@ -1,6 +1,7 @@
 """Scope: what a session may touch, whose word that is, and the verdict on one thing."""
 
-from typing import Literal, cast
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Literal, cast
 
 import click
 
@@ -13,39 +14,51 @@ from retinue.surfaces.cli.terminal import Terminal
 
 @click.group(cls=Group)
 def scope() -> None:
-    """What a session may touch: its own rights, within the ceilings of those above it and of the configuration."""
+    """What a session may touch: its own rights, within the ceilings of those above it and of the configuration.
+
+    SESSION is an id, slug, name, path or unambiguous prefix. Looking changes nothing.
+    """
 
 
 @scope.command("show")
 @click.argument("session")
 @on_app()
 async def show_scope(app: App, terminal: Terminal, session: str) -> None:
-    """Everything that applies to SESSION, and why."""
+    """Everything that applies to SESSION, and whose word it is.
+
+    needs_no_yes is what its definition grants; what else it writes or runs asks a person first. A ceiling is the most
+    that someone above it leaves it; lifted is what a person gave it beyond the sessions above.
+    """
     facts = await app.scope_json(session)
     if terminal.json:
         terminal.value(facts)
         return
+    closed, guarded = facts.pop("always_closed"), facts.pop("guarded")
     ceilings = facts.pop("ceilings")
-    closed = facts.pop("always_closed")
-    for key in (
-        "paths",
-        "needs_no_yes",
-        "tools",
-        "capabilities",
-        "agents",
-        "operator_denies",
-        "lifted",
-        "sandbox",
-    ):
-        inner = facts.pop(key)
-        facts |= {f"{key}.{name}": value for name, value in inner.items() if value is not None}
-    terminal.facts(facts)
+    terminal.facts(dict(_told(facts)))
     for each in ceilings:
-        said = {
-            key: value for key, value in each.items() if value not in (None, (), [], True) and key != "by"
-        }
-        terminal.line(f"ceiling of {each['by']}: {said}")
-    terminal.line(f"always closed: {len(closed)} patterns; --json lists them")
+        terminal.line(f"\nat most, by {each.pop('by')}:")
+        terminal.facts({name: said for name, said in _told(each) if (name, said) != ("writable", True)})
+    closing = f"{len(closed)} patterns are closed to every agent, {len(guarded)} are changed only after a yes to just that"
+    terminal.line(f"\n{closing}: --json lists them")
+
+
+_ALLOWS = frozenset(
+    {"paths.read", "paths.write", "tools.allow", "capabilities.allow", "agents.allow"}
+    | {"tools", "capabilities", "agents"}
+)
+"""Lists that allow nothing when they are empty; the others then have nothing to say."""
+
+
+def _told(facts: Mapping[str, Any], over: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in facts.items():
+        name = f"{over}{key}"
+        if isinstance(value, Mapping):
+            yield from _told(cast("Mapping[str, Any]", value), f"{name}.")
+        elif isinstance(value, list | tuple):
+            yield name, ", ".join(cast("Sequence[str]", value)) or ("nothing" if name in _ALLOWS else "")
+        else:
+            yield name, value
 
 
 @scope.command("test")
@@ -56,7 +69,8 @@ async def show_scope(app: App, terminal: Terminal, session: str) -> None:
 async def test_scope(app: App, terminal: Terminal, session: str, kind: str, value: str) -> int:
     """The verdict on one thing: would SESSION be let to read, write or run VALUE, or to use that tool or agent?
 
-    The exit code is 0 for yes and 3 for no; the rule that decides is named.
+    VALUE is a path, a command in one word (quote it), or a name. The rule that decides is named, and whether a person
+    would be asked first. The exit code is 0 for yes and 3 for no.
     """
     wanted = cast("Literal['read', 'write', 'run', 'tool', 'agent']", kind)
     found = await app.scope_test(session, wanted, value)

@@ -17,6 +17,7 @@ COLUMNS: Sequence[Column] = (
     ("TOOL", lambda row: row["name"]),
     ("OFFERED", lambda row: "yes" if row["offered"] else "no"),
     ("RULE", lambda row: row["rule"]),
+    ("ASKS", lambda row: row["asks"]),
     ("EFFECT", lambda row: row["effect"]),
     ("WHAT", lambda row: " ".join(row["description"].split()).partition(". ")[0]),
 )
@@ -32,7 +33,12 @@ def tools() -> None:
 @click.option("--session", metavar="S", help="As this session has them.")
 @on_app()
 async def list_tools(app: App, terminal: Terminal, agent: str | None, session: str | None) -> None:
-    """Every known tool, whether it is offered, and the rule that decides."""
+    """Every known tool, whether it is offered, and the rule that decides.
+
+    ASKS says whether a person is asked before a call: never, always, or unless the definition's paths.write or
+    shell_commands grant it. EFFECT says what a second call would do; one that may happen only once is not repeated
+    after a crash.
+    """
     if agent is not None and session is not None:
         raise Usage("--agent and --session exclude each other: a session has its own agent")
     found = await app.tools(agent=agent, session=session)
@@ -47,6 +53,7 @@ def tool_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
         "description": tool.spec.description,
         "offered": verdict.ok,
         "rule": verdict.rule,
+        "asks": str(tool.asks),
         "effect": str(tool.effect),
         "capabilities": list(tool.capabilities),
         "door": tool.door,

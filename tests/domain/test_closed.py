@@ -1,0 +1,114 @@
+"""What is closed for every agent, and what is changed only with a yes: pattern by pattern, with what each is for."""
+
+import pytest
+
+from retinue.domain.scope import ALWAYS_CLOSED, DEFAULT_DENY, DEFAULT_WRITE, GUARDED, Scope
+
+WIDE = Scope(read=("/**",), write=("/**",), granted=("/**",), root="/w")
+
+CLOSED = {
+    "**/.git/hooks/**": ("/w/.git/hooks", "/w/.git/hooks/pre-commit", "/a/b/.GIT/Hooks/x"),
+    "**/.git/config": ("/w/.git/config", "/w/sub/.git/config"),
+    "**/.git/config.worktree": ("/w/.git/config.worktree",),
+    "**/.git/commondir": ("/w/.git/commondir",),
+    "**/.git/modules/**/config": ("/w/.git/modules/config", "/w/.git/modules/a/b/config"),
+    "**/.git/modules/**/hooks/**": ("/w/.git/modules/a/hooks/x", "/w/.git/modules/hooks"),
+    "**/.gitconfig": ("/home/u/.gitconfig",),
+    "**/.config/git/**": ("/home/u/.config/git/config",),
+    "**/.vscode/tasks.json": ("/w/.vscode/tasks.json",),
+    "**/.vscode/launch.json": ("/w/.vscode/launch.json",),
+    "**/.idea/runConfigurations/**": ("/w/.idea/runConfigurations/a.xml",),
+    "**/.zed/tasks.json": ("/w/.zed/tasks.json",),
+    "**/.bashrc": ("/home/u/.bashrc", "/w/.bashrc"),
+    "**/.bash_profile": ("/home/u/.bash_profile",),
+    "**/.bash_login": ("/home/u/.bash_login",),
+    "**/.bash_logout": ("/home/u/.bash_logout",),
+    "**/.profile": ("/home/u/.profile",),
+    "**/.zshrc": ("/home/u/.zshrc",),
+    "**/.zshenv": ("/home/u/.zshenv",),
+    "**/.zprofile": ("/home/u/.zprofile",),
+    "**/.zlogin": ("/home/u/.zlogin",),
+    "**/.config/fish/**": ("/home/u/.config/fish/config.fish",),
+    "**/.config/autostart/**": ("/home/u/.config/autostart/x.desktop",),
+    "**/.config/systemd/**": ("/home/u/.config/systemd/user/x.service",),
+    "**/.ssh/**": ("/home/u/.ssh", "/home/u/.ssh/id", "/home/u/.SSH/id"),
+    "**/.gnupg/**": ("/home/u/.gnupg/x",),
+    "**/.aws/**": ("/home/u/.aws/credentials",),
+    "**/.netrc": ("/home/u/.netrc",),
+    "**/.git-credentials": ("/home/u/.git-credentials",),
+    "**/.pgpass": ("/home/u/.pgpass",),
+    "**/.docker/config.json": ("/home/u/.docker/config.json",),
+    "**/.kube/**": ("/home/u/.kube/config",),
+    "**/.npmrc": ("/w/.npmrc",),
+    "**/.pypirc": ("/home/u/.pypirc",),
+    "**/.config/gcloud/**": ("/home/u/.config/gcloud/x",),
+    "**/.config/gh/**": ("/home/u/.config/gh/hosts.yml",),
+    "/proc/**": ("/proc", "/proc/1/environ", "/proc/self/root/etc"),
+    "/sys/**": ("/sys/kernel/x",),
+    "/dev/**": ("/dev/sda", "/dev/shm/x"),
+    "/etc/shadow": ("/etc/shadow",),
+    "/etc/gshadow": ("/etc/gshadow",),
+}
+
+OBEYED = {
+    "**/.git": ("/w/.git", "/w/sub/.git"),
+    "**/.github/workflows/**": ("/w/.github/workflows/ci.yml", "/w/.github/workflows"),
+    "**/.gitlab-ci.yml": ("/w/.gitlab-ci.yml",),
+    "**/.circleci/**": ("/w/.circleci/config.yml",),
+    "**/.husky/**": ("/w/.husky/pre-commit",),
+    "**/.githooks/**": ("/w/.githooks/x",),
+    "**/.vscode/**": ("/w/.vscode/settings.json",),
+    "**/.idea/**": ("/w/.idea/workspace.xml",),
+    "**/.zed/**": ("/w/.zed/settings.json",),
+    "**/.devcontainer/**": ("/w/.devcontainer/devcontainer.json",),
+    "**/.envrc": ("/w/.envrc",),
+    "**/.mcp.json": ("/w/.mcp.json",),
+    "**/.claude/**": ("/w/.claude/settings.json",),
+    "**/.cursor/**": ("/w/.cursor/rules",),
+    "**/.codex/**": ("/w/.codex/config.toml",),
+    "**/.gemini/**": ("/w/.gemini/settings.json",),
+    "**/.retinue/**": ("/w/.retinue/agents/x.md",),
+}
+
+
+def test_the_lists_are_these_and_no_pattern_is_without_an_example():
+    """A pattern that is taken away or added must be so here too."""
+    assert set(CLOSED) == set(ALWAYS_CLOSED)
+    assert set(OBEYED) == set(GUARDED)
+    assert DEFAULT_DENY == ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
+    assert DEFAULT_WRITE == ("/tmp/**",)
+
+
+@pytest.mark.parametrize("pattern", CLOSED)
+def test_a_closed_place_is_neither_read_nor_written_whatever_the_scope_says(pattern: str):
+    for real in CLOSED[pattern]:
+        assert WIDE.path(real).rule == f"always closed {pattern}"
+        assert not WIDE.path(real, "write").ok
+        assert not WIDE.plus(real, "read").path(real).ok
+
+
+@pytest.mark.parametrize("pattern", OBEYED)
+def test_what_other_programs_obey_is_read_and_never_written_on_a_wide_grant(pattern: str):
+    for real in OBEYED[pattern]:
+        assert WIDE.path(real).ok
+        assert WIDE.path(real, "write").ok
+        assert WIDE.guards(real)
+        assert not WIDE.grants_write(real)
+
+
+@pytest.mark.parametrize(
+    "real",
+    [
+        "/w/git/config",
+        "/w/.gitignore",
+        "/w/bashrc",
+        "/w/ssh/id",
+        "/etc/passwd",
+        "/procs/x",
+        "/w/.env",
+        "/w/.github/x",
+    ],
+)
+def test_what_only_looks_alike_is_open(real: str):
+    assert WIDE.path(real).ok
+    assert WIDE.grants_write(real)

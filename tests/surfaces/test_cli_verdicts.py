@@ -1,0 +1,67 @@
+"""What a person is told of rights before anything happens is what would happen."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+
+@pytest.fixture
+def session(retinue: Any) -> str:
+    retinue.plays(["Good morning."])
+    return retinue("run", "--json", "Greet me.").json["slug"]
+
+
+def configured(retinue: Any, text: str) -> None:
+    folder = Path(retinue.env["RETINUE_CONFIG"])
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "config.toml").write_text(text, encoding="utf-8")
+
+
+def test_what_would_be_asked_is_said_to_be_asked(retinue: Any, session: str):
+    asked = retinue("scope", "test", session, "write", "a.txt")
+    assert (asked.code, asked.out.startswith("yes, after a person's yes: write ")) == (0, True)
+    assert retinue("scope", "test", session, "write", "/tmp/a.txt").out == "yes: write /tmp/**\n"
+    assert retinue("scope", "test", session, "read", "a.txt").code == 0
+
+
+def test_where_the_configuration_answers_no_the_verdict_is_no(retinue: Any, session: str):
+    configured(retinue, 'approvals = "deny"\n')
+    for kind, value in (("write", "a.txt"), ("run", "make test")):
+        said = retinue("scope", "test", session, kind, value)
+        assert (said.code, said.out) == (3, "no: approvals = deny\n")
+    assert retinue("scope", "test", session, "write", "/tmp/a.txt").code == 0
+
+
+def test_a_command_below_the_least_level_is_no_question(retinue: Any, session: str):
+    configured(retinue, '[sandbox]\nminimum = "strict"\n')
+    said = retinue("scope", "test", session, "run", "ls", RETINUE_SANDBOX="none", TERM="dumb")
+    assert (said.code, said.out) == (3, "no: the sandbox is none, and sandbox.minimum is strict\n")
+
+
+def test_the_list_of_tools_says_which_of_them_ask(retinue: Any):
+    asks = {row["name"]: row["asks"] for row in retinue("tools", "list", "--json").json}
+    assert (asks["read"], asks["write"], asks["bash"]) == ("never", "unless granted", "unless granted")
+    assert asks["request_scope_expansion"] == "always"
+
+
+def test_a_card_names_the_tool_that_wants_to_write(retinue: Any):
+    (retinue.folder / "a.txt").write_text("one\n")
+    wish = {"name": "edit", "args": {"path": "a.txt", "old": "one", "new": "two"}}
+    retinue.plays([{"tools": [wish]}, "Done."])
+    ran = retinue("run", "Edit it.")
+    (asked,) = retinue("approvals", "list", "--json").json
+    assert f"then retinue approvals answer {asked['id']} allow (or deny)" in ran.err
+    assert "  wants: write, with edit\n" in retinue("approvals", "show", asked["id"]).out
+
+
+def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: Any, session: str):
+    configured(retinue, "[ceiling]\ntools = []\nwritable = false\n\n[ceiling.paths]\nwrite = []\n")
+    shown = retinue("scope", "show", session).out
+    _, most = shown.split("\nat most, by the configuration:\n")
+    lines = {tuple(line.split(None, 1)) for line in most.splitlines()}
+    assert lines >= {("tools", "nothing"), ("writable", "no"), ("paths.write", "nothing")}
+    assert "paths.deny" not in shown
+    facts = retinue("scope", "show", session, "--json").json
+    assert "**/.github/workflows/**" in facts["guarded"]
+    assert facts["ceilings"][0]["tools"] == []
