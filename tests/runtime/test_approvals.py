@@ -12,7 +12,7 @@ from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status, Waiting
 from retinue.errors import NotFound, Refused
-from retinue.ports import Tool
+from retinue.ports import Tool, Tx
 from retinue.runtime import control
 from retinue.runtime.send import Claim, claim
 from retinue.testing.played import calls, says
@@ -42,7 +42,19 @@ WISH = ("mail", '{"to": "ada"}')
 
 
 async def pending(house: Any) -> list[Approval]:
-    return await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals(state=[State.PENDING])
+
+    return await house.ports.ledger.look(step)
+
+
+async def state_of(house: Any, asked: Approval) -> State:
+    def step(tx: Tx) -> State:
+        found = tx.approval(asked.id)
+        assert found is not None
+        return found.state
+
+    return await house.ports.ledger.look(step)
 
 
 async def answer(house: Any, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
@@ -73,7 +85,7 @@ async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_ha
         await answer(house, asked, Answer.ALLOW)
         done = await house.ended(run)
         assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
-        assert (await house.ports.ledger.look(lambda tx: tx.approval(asked.id))).state is State.USED
+        assert await state_of(house, asked) is State.USED
         assert [each.text for each in await house.results(run)] == ["sent to ada"]
         assert done.attempts == 1
 

@@ -2,18 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue.domain.approval import Answer, Policy, State
+from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.errors import ModelFailed
-from retinue.ports import Tool
+from retinue.ports import Tool, Tx
 from retinue.runtime import control
 from retinue.testing.played import Step, calls, says
 from retinue.tools.define import tool
@@ -29,14 +29,28 @@ async def over(house: Any, run: Run) -> Run:
     while True:
         await house.engine.wait(run.id)
         now = await house.now(run)
-        tree = await house.ports.ledger.look(lambda tx: tx.runs(root=run.root))
-        if now.status.final or not any(each.status in (Status.QUEUED, Status.RUNNING) for each in tree):
+        moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
+        if now.status.final or not moving:
             return now
         await asyncio.sleep(0.005)
 
 
 async def tree(house: Any) -> list[Run]:
-    return sorted(await house.ports.ledger.look(lambda tx: tx.runs()), key=lambda run: run.created_at)
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.created_at)
+
+    return await house.ports.ledger.look(step)
+
+
+async def asked_ever(house: Any) -> list[Approval]:
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals()
+
+    return await house.ports.ledger.look(step)
+
+
+async def pending(house: Any) -> list[Approval]:
+    return [each for each in await asked_ever(house) if each.state is State.PENDING]
 
 
 def ponders(gate: asyncio.Event) -> Tool:
@@ -59,7 +73,9 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
 
 
 @asynccontextmanager
-async def family(world: Any, main: list[Step], helper: list[Step], **more: Any) -> AsyncGenerator[Any]:
+async def family(
+    world: Any, main: Sequence[Step], helper: Sequence[Step], **more: Any
+) -> AsyncGenerator[Any]:
     world.agent("main")
     world.agent("helper")
     async with world.open(by_agent={"main": main, "helper": helper}, **more) as house:
@@ -109,7 +125,7 @@ async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(w
         run = await over(house, await house.ask("Go.", agent="main"))
         assert (run.status, run.waiting_for) == (Status.WAITING, Waiting.APPROVAL)
         assert not (Path(run.path).parent / "agents").exists()
-        (asked,) = await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+        (asked,) = await pending(house)
         await control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
         assert (await over(house, run)).text == "Then not."
         assert not (Path(run.path).parent / "agents").exists()
@@ -120,11 +136,11 @@ async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: Any):
     """Shows: A006."""
     async with family(world, [calls(wish()), says("Done.")], [says("Yes.")], policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
-        (asked,) = await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+        (asked,) = await pending(house)
         await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         assert (await over(house, run)).status is Status.DONE
         assert len(await tree(house)) == 2
-        assert len(await house.ports.ledger.look(lambda tx: tx.approvals())) == 1
+        assert len(await asked_ever(house)) == 1
 
 
 async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: Any):
@@ -140,7 +156,7 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: A
     async with family(world, main, helper, tools=[mail], policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         for said in (Answer.ALLOW, Answer.DENY):
-            (asked,) = await house.ports.ledger.look(lambda tx: tx.approvals(state=[State.PENDING]))
+            (asked,) = await pending(house)
             await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
             await over(house, run)
         done = await over(house, run)
