@@ -359,6 +359,19 @@ def test_a_folder_that_retinue_cannot_look_into_is_hidden(scope: Scope, here: Pa
     assert "SECRET" not in came.text
 
 
+def test_what_a_command_makes_in_a_folder_that_cannot_be_listed_is_found(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    """Git needs no list: it knows the names. Folders in such folders are found too. Shows: S12."""
+    made = "mkdir -p {0}/.git/hooks && echo evil > {0}/.git/config && chmod 0311 {0}/.git && chmod 0 {0}; "
+    came = in_cell(scope, made.format("new") + "mkdir deep; " + made.format("deep/er") + "chmod 0111 deep")
+    assert len(came.notes) >= 4
+    for repository in (here / "new/.git", here / "deep/er/.git"):
+        assert repository.is_dir()
+        assert not (repository / "config").exists()
+        assert not (repository / "hooks").exists()
+
+
 def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(scope: Scope, here: Path, in_cell: InCell):
     """Shows: F15, F23."""
     subprocess.run(["git", "init", "-q", here], check=True)

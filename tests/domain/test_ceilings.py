@@ -426,6 +426,11 @@ def test_a_made_workspace_is_open_though_it_lies_in_retinues_own_folder():
     assert replace(made, deny=("**/A",)).shut("/h/worktrees/1/a") == "deny **/A"
 
 
+def test_the_operators_word_is_called_the_same_everywhere():
+    assert str(Ceiling(by=OPERATOR)) == "the ceiling"
+    assert OPERATOR == "the configuration"
+
+
 def test_a_component_is_named_outright_unless_it_holds_a_glob():
     assert named("/tmp/a~b/c d/*") == ("tmp", "a~b", "c d")
     assert [unescaped(part) for part in ("a*", "a?", "[a]", "a\\*", "a\\", "\\\\", "")] == [

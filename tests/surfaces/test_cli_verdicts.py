@@ -65,3 +65,20 @@ def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: Any, ses
     facts = retinue("scope", "show", session, "--json").json
     assert "**/.github/workflows/**" in facts["guarded"]
     assert facts["ceilings"][0]["tools"] == []
+
+
+@pytest.mark.parametrize(
+    ("command", "line"),
+    [
+        ("make", "  add speaks for make with any arguments"),
+        ("ls; make", "  add spares no question: it is more than one program and plain words"),
+        ("make test", ""),
+    ],
+)
+def test_a_card_says_what_adding_a_command_would_mean(retinue: Any, command: str, line: str):
+    wish = {"tool": "bash", "resource": command, "reason": "Often."}
+    retinue.plays([{"tools": [{"name": "request_scope_expansion", "args": wish}]}, "Done."])
+    assert retinue("run", "Ask for it.").code == 6
+    (asked,) = retinue("approvals", "list", "--json").json
+    shown = retinue("approvals", "show", asked["id"]).out.splitlines()
+    assert [each for each in shown if each.startswith("  add ")] == ([line] if line else [])

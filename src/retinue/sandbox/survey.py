@@ -140,19 +140,20 @@ def _read(folder: str, names: _Names, stamp: tuple[int, ...]) -> _Held:
     folders: list[str] = []
     doubtful: list[tuple[str, Kind]] = []
     pipes: list[str] = []
+    count = 0
     with os.scandir(folder) as entries:
-        inside = list(entries)
-    for entry in inside:
-        name = entry.name
-        if not name.isascii() or name.lower() in words or wild(name):
-            doubtful.append((name, _kind(entry)))
-        elif entry.is_dir(follow_symlinks=False):
-            folders.append(name)
-        elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
-            pipes.append(name)
+        for entry in entries:
+            count += 1
+            name = entry.name
+            if not name.isascii() or name.lower() in words or wild(name):
+                doubtful.append((name, _kind(entry)))
+            elif entry.is_dir(follow_symlinks=False):
+                folders.append(name)
+            elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+                pipes.append(name)
     return _Held(
         stamp=stamp,
-        count=len(inside),
+        count=count,
         folders=tuple(folders),
         doubtful=tuple(doubtful),
         pipes=tuple(pipes),

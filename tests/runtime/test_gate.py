@@ -1,0 +1,185 @@
+"""The gate in its details: what a call brings, what a tool is given, and what is kept of a question."""
+
+import json
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.limits import MAX_ARGUMENT_BYTES
+from retinue.domain.run import Status
+from retinue.domain.turn import Reply, Stop, Wish
+from retinue.ports import Call, Tool, Tx
+from retinue.runtime import control
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+seen: list[Call] = []
+made: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_yet():
+    seen.clear()
+    made.clear()
+
+
+def looks(**more: Any) -> Tool:
+    @tool(name="look", **more)
+    async def look(call: Call, text: str = "") -> str:
+        """Keeps what it was given."""
+        seen.append(call)
+        made.append(text)
+        return f"saw {len(text)}"
+
+    return look
+
+
+async def approvals(house: Any) -> list[Approval]:
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals()
+
+    return await house.ports.ledger.look(step)
+
+
+async def answer(house: Any, asked: Approval, said: Answer) -> None:
+    await control.answer(asked.id, said, house.ports, by="ada", alive=lambda _: True)
+
+
+async def test_a_call_that_came_in_pieces_is_not_made(world: Any):
+    cut = Reply(text="", wishes=(Wish(tool="look", args="{}", broken="it was cut short"),), stop=Stop.TOOLS)
+    async with world.open(cut, says("Done."), tools=[looks()]) as house:
+        run = await house.run("Look.")
+        (result,) = await house.results(run)
+        assert (result.ok, made) == (False, [])
+        assert (
+            result.text == "This call did not run: it was cut short. Make the call again, in a smaller step."
+        )
+
+
+async def test_without_any_tool_the_refusal_says_so(world: Any):
+    world.agent("general", "tools: []\n")
+    async with world.open(calls(("nothing", "{}"), ("read", "{}")), says("Done.")) as house:
+        run = await house.run("Look.")
+        unknown, hidden = sorted(
+            (json.loads(each.text) for each in await house.results(run)), key=lambda it: it["tool"]
+        )
+        assert unknown == {
+            "success": False, "error": "unknown_tool", "tool": "nothing", "resource": "",
+            "allowed_patterns": [], "deny_patterns": [],
+            "message": "There is no tool 'nothing'. Your tools: none.",
+        }  # fmt: skip
+        assert hidden["message"] == 'Tool "read" is not allowed for this agent (tools: nothing allows it).'
+
+
+async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world: Any):
+    most = "x" * (MAX_ARGUMENT_BYTES - len('{"text":""}'))
+    script = [
+        calls(("look", "")),
+        calls(("look", json.dumps({"text": most}, separators=(",", ":")))),
+        calls(("look", json.dumps({"text": most + "x"}, separators=(",", ":")))),
+        says("Done."),
+    ]
+    async with world.open(*script, tools=[looks()]) as house:
+        run = await house.run("Look.")
+        results = await house.results(run)
+        assert [each.ok for each in results] == [True, True, False]
+        assert made == ["", most]
+        assert results[2].text == (
+            f"The arguments of look are wrong: {MAX_ARGUMENT_BYTES + 1:,} bytes, and {MAX_ARGUMENT_BYTES:,} is the most"
+        )
+
+
+async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: Any):
+    script = [calls(("look", "{}")), says("Done.")]
+    async with world.open(*script, tools=[looks()], policy=Policy.ASK) as house:
+        run = await house.run("Look.")
+        (asked,) = await approvals(house)
+        await answer(house, asked, Answer.ALLOW)
+        run = await house.ended(run)
+        (call,) = seen
+        assert (call.run.id, call.session.id, call.id) == (run.id, run.session_id, asked.call)
+        assert call.answer is Answer.ALLOW
+        assert call.ask == house.ports.ask
+        (result,) = await house.results(run)
+        assert (result.of, result.run, result.ok) == (asked.call, run.id, True)
+        assert result.at
+        assert result.ms >= 0
+    async with world.open(*script, tools=[looks(asks="never")]) as house:
+        await house.run("Look.")
+        assert seen[-1].answer is None
+
+
+async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: Any):
+    """Shows: X06, L006."""
+    script = [calls(("write", '{"path": "hunter2222.txt", "content": "x"}')), says("Done.")]
+    async with world.open(*script, policy=Policy.ASK) as house:
+        run = await house.run("Write.")
+        (asked,) = await approvals(house)
+        assert (asked.run, asked.session, asked.agent) == (run.id, run.session_id, "general")
+        assert (asked.tool, asked.touch, asked.root) == ("write", "write", house.root)
+        assert asked.resource == f"{house.root}/hunter2222.txt"
+        assert asked.args == '{"path": "hunter2222.txt", "content": "x"}'
+        assert len(asked.digest) == 64
+        await answer(house, asked, Answer.DENY)
+        await house.ended(run)
+
+        def events(tx: Tx) -> list[tuple[str, dict[str, Any]]]:
+            told = [event for event in tx.events() if event.kind.startswith("approval")]
+            return [(event.kind, dict(event.data)) for event in told]
+
+        assert await house.ports.ledger.look(events) == [
+            ("approval.asked", {"approval": asked.id, "tool": "write", "resource": asked.resource}),
+            ("approval.answered", {"approval": asked.id, "state": "denied"}),
+        ]
+        (result,) = await house.results(run)
+        assert json.loads(result.text) == {
+            "success": False, "error": "approval_denied", "tool": "write", "resource": asked.resource,
+            "allowed_patterns": [], "deny_patterns": [],
+            "message": "write was not done: ada said no. Go on without it, or say what you need it for.",
+        }  # fmt: skip
+
+
+async def test_a_secret_in_a_question_is_not_kept(world: Any):
+    """Shows: X06."""
+    async with world.open(
+        calls(
+            (
+                "request_scope_expansion",
+                '{"tool": "read", "resource": "/etc/passwd", "reason": "It is s3cr3t-value"}',
+            )
+        ),
+        secrets=["s3cr3t-value"],
+        policy=Policy.ASK,
+    ) as house:
+        await house.run("Ask.")
+        assert not [each for each in await approvals(house) if "s3cr3t" in repr(each)]
+
+
+async def test_the_chain_ends_somewhere(world: Any):
+    """Shows: L006."""
+    script = {"*": [says("Hi."), says("Hi."), says("Hi."), calls(("look", "{}"))]}
+    async with world.open(by_agent=script, tools=[looks()], policy=Policy.ASK) as house:
+        above = None
+        keys: list[str] = []
+        for _ in range(4):
+            run = await house.run("Hi.", **({} if above is None else {"parent_run": above.id}))
+            keys.append(run.key)
+            above = run
+        (asked,) = await approvals(house)
+        assert asked.chain == ("person", *keys)
+
+
+async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(world: Any):
+    """Shows: P11."""
+    both = calls(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
+    async with world.open(both, says("Done."), tools=[looks()], policy=Policy.ASK) as house:
+        run = await house.run("Look.")
+        first, second = await approvals(house)
+        await answer(house, first, Answer.ALLOW)
+        waiting = await house.ended(run)
+        assert (waiting.status, len(await approvals(house))) == (Status.WAITING, 2)
+        await answer(house, second, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        assert [each.state for each in await approvals(house)] == [State.USED, State.USED]
+        assert sorted(made) == ["a", "b"]
