@@ -39,10 +39,10 @@ def put_right(scope: Scope, plan: Plan) -> tuple[str, ...]:
 def _seen(scope: Scope, plan: Plan) -> Sight:
     """All that is there now. A folder that cannot be listed can still be obeyed by those who know the names in it: it
     is made listable first, and then those in it."""
-    now = dict(survey(scope, plan.writable, limit=MAX_NAMES))
+    now = dict(survey(scope, plan.writable, limit=MAX_NAMES, calm=False))
     dark = _opened(now, plan)
     while dark:
-        more = survey(scope, dark, limit=MAX_NAMES)
+        more = survey(scope, dark, limit=MAX_NAMES, calm=False)
         now |= more
         dark = _opened(more, plan)
     return now

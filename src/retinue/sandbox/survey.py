@@ -3,6 +3,7 @@
 import errno
 import os
 import re
+import stat
 import time
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -66,9 +67,10 @@ class _Names:
     """Folders already looked at, so that only those that changed are read again."""
 
 
-def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES) -> Sight:
+def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES, calm: bool = True) -> Sight:
     """Every place below these folders that the scope closes, and what else must be watched. Closed folders are not
-    entered, links not followed. Failed when there is more to look at than the limit."""
+    entered, links not followed. Failed when there is more to look at than the limit; and, if it is to be calm there,
+    when somebody exchanges a folder for a link meanwhile: what was in it may be anywhere."""
     names = _worth(_closing(scope))
     steady = _steady()
     found: dict[str, Kind] = {}
@@ -80,7 +82,11 @@ def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES) -> Sig
             try:
                 held = _looked_into(folder, names, steady)
             except OSError as error:
-                if error.errno not in _GONE:
+                if error.errno == errno.ELOOP and calm:
+                    raise Failed(
+                        f"{folder} was being moved while a command was made ready: try again"
+                    ) from error
+                if error.errno not in (*_GONE, errno.ELOOP):
                     found[folder] = Kind.DARK
                 continue
             left -= held.count
@@ -115,6 +121,8 @@ def _looked_into(folder: str, names: _Names, steady: frozenset[int]) -> _Held:
     """From memory while the folder's stamp is the same. The time of change in it is the kernel's own: no program can
     set it back. A folder that changed a moment ago may change again within the same tick, and is not remembered."""
     status = os.lstat(folder)
+    if stat.S_ISLNK(status.st_mode):
+        raise OSError(errno.ELOOP, "a link stands where a folder was")
     stamp = (
         status.st_dev,
         status.st_ino,
