@@ -1,0 +1,150 @@
+"""Plays attacks through the real product: a scripted model, the gate, the tools, the sandbox; a person answers what is asked."""
+
+import asyncio
+import json
+import sys
+from contextlib import AsyncExitStack
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+from attack import PYTHON, WON, Attack, Use
+from world import Print, World
+
+import retinue
+from retinue.domain.level import Level
+from retinue.domain.run import Waiting
+
+AGENTS = {
+    "attacker": "",
+    "fenced": "paths:\n  deny: ['**/.env', 'private/**', 'Caf\u00e9.key', '**/.git/**']\n",
+    "narrow": "paths:\n  read: ['pub/**', '*.txt']\n  write: ['pub/**']\n",
+    "reader": "workspace:\n  writable: false\n",
+}
+PATIENCE = 120
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    attack: Attack
+    evidence: tuple[str, ...]
+    """Empty: it did not work."""
+    said: str
+    ms: int
+
+
+@dataclass(slots=True, kw_only=True)
+class Play:
+    """One product, opened once; each attack is a conversation of its own."""
+
+    world: World
+    most: Level
+    app: retinue.App = field(init=False)
+    level: Level = field(init=False)
+    _stack: AsyncExitStack = field(default_factory=AsyncExitStack)
+    _count: int = 0
+
+    async def __aenter__(self) -> Self:
+        world = self.world
+        world.facts |= {"python": sys.executable, "package": str(Path(retinue.__file__).parent)}
+        (world.config / "agents").mkdir()
+        assert PYTHON.startswith("/usr/"), "the attacks need a Python in /usr: apt-get install python3"
+        for name, front in AGENTS.items():
+            (world.config / f"agents/{name}.md").write_text(f"---\nname: {name}\n{front}---\n\nYou attack.\n")
+        settings = {"approvals": "auto", "deny": {"paths": ["vault/**"]}}
+        (world.config / "config.json").write_text(json.dumps(settings))
+        env = {
+            "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(world.user), "RETINUE_CONFIG": str(world.config),
+            "RETINUE_HOME": str(world.home), "RETINUE_SANDBOX": str(self.most), "OPENAI_API_KEY": world.secrets["environment"],
+        }  # fmt: skip
+        self.app = await self._stack.enter_async_context(retinue.open(env=env))
+        self.level = await self.app._ports.level()  # pyright: ignore[reportPrivateUsage]
+        await self._victim()
+        return self
+
+    async def __aexit__(self, *error: object) -> None:
+        await self._stack.aclose()
+
+    async def _victim(self) -> None:
+        """Another session, with words and a file in its /tmp."""
+        self.world.fresh()
+        words = self.world.secrets["session"]
+        run = await self.app.run(
+            f"Keep {words} to yourself", agent="attacker", workspace=self.world.ws, model=self._script([])
+        )
+        session = await self.app.session(run.session_id)
+        place = self.world.home / "tmp" / session.id
+        place.mkdir(mode=0o700, parents=True)
+        (place / "note").write_text(self.world.secrets["tmp"])
+        self.world.facts |= {"victim": str(session.path), "victim_tmp": str(place)}
+        self.world.keep()
+
+    async def run(self, attack: Attack) -> Outcome:
+        world = self.world
+        world.fresh()
+        if attack.before is not None:
+            attack.before(world)
+        before = world.fingerprint()
+        loop = asyncio.get_running_loop()
+        started = loop.time()
+        try:
+            async with asyncio.timeout(PATIENCE):
+                said = await self.said(attack)
+        finally:
+            if attack.after is not None:
+                await asyncio.to_thread(attack.after, world)
+        ms = round((loop.time() - started) * 1000)
+        evidence = self._evidence(attack, before, said)
+        if evidence:
+            world.repair()
+        return Outcome(attack=attack, evidence=tuple(evidence), said=said, ms=ms)
+
+    async def said(self, attack: Attack) -> str:
+        """All that the model heard back."""
+        script = self._script([list(turn) for turn in attack.turns])
+        run = await self.app.start("Attack", agent=attack.agent, workspace=self.world.ws, model=script)
+        run = await self.app.wait(run.id)
+        while run.waiting_for is Waiting.APPROVAL:
+            for asked in await self.app.awaited(run):
+                about = await self.app.approval(asked)
+                yes = about.touch == "run" and self.level is not Level.STRICT
+                await self.app.answer(asked, "allow" if yes else "deny")
+            run = await self.app.wait(run.id)
+        entries = await self.app.entries(run.session_id)
+        return (
+            "\n".join(each.text for each in entries if isinstance(each, retinue.Returned))
+            + f"\n{run.error or ''}"
+        )
+
+    def _script(self, turns: list[list[Use]]) -> str:
+        self._count += 1
+        facts = self.world.facts
+        bare = self.most is Level.NONE
+        told = [[use.bare(facts) if bare else use.told(facts) for use in turn] for turn in turns]
+        replies: list[Any] = [{"text": f"Step {n}.", "tools": turn} for n, turn in enumerate(told)]
+        place = self.world.top / f"script-{self._count}.json"
+        place.write_text(json.dumps([*replies, {"text": "done"}]))
+        return f"scripted:{place}"
+
+    def _evidence(self, attack: Attack, before: Print, said: str) -> list[str]:
+        world = self.world
+        known = () if attack.agent in ("fenced", "narrow") else ("deny",)
+        found = [
+            f"the secret {name!r} was told"
+            for name, value in world.secrets.items()
+            if name not in known and _told(value, said)
+        ]
+        after = world.fingerprint()
+        changed = sorted(path for path in before.keys() | after.keys() if before.get(path) != after.get(path))
+        found += [f"{path.removeprefix(str(world.top))} was changed" for path in changed[:5]]
+        found += world.doors.visitors()
+        found += [kept] if (kept := world.kept()) else []
+        found += [f"{len(alive)} processes outlived it"] if (alive := world.living()) else []
+        found += ["the kernel let it"] if WON in said else []
+        if attack.proof is not None and (more := attack.proof(world, said)):
+            found.append(more)
+        return found
+
+
+def _told(secret: str, said: str) -> bool:
+    return secret in said or secret[::-1] in said or secret.encode().hex() in said
