@@ -30,7 +30,7 @@ from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Ask, Run, Status, Waiting, iso
+from retinue.domain.run import Ask, Run, Status, iso
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
@@ -52,6 +52,8 @@ from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
 from retinue.store.frontmatter import with_paths
 from retinue.store.trust import Trust
+
+MOMENT_SECONDS = 0.005
 
 
 class App(Sessions, Rights):
@@ -218,22 +220,25 @@ class App(Sessions, Rights):
         while True:
             await self._engine.wait(run_id)
             run = await self.find_run(run_id)
-            if run.waiting_for is not Waiting.CHILD:
+            if run.status.final:
                 return run
             moving = await self._moving(run)
-            if not moving:
+            if run.status is Status.WAITING and not moving:
                 return await self.find_run(run_id)
             await self._any_of(moving)
 
     async def _moving(self, run: Run) -> list[str]:
         """The runs of its tree that go on by themselves."""
         tree = await self._ledger.look(lambda tx: tx.runs(root=run.root, status=LIVE))
-        return [each.id for each in tree if each.status is not Status.WAITING and each.id != run.id]
+        return [each.id for each in tree if each.status is not Status.WAITING]
 
     async def _any_of(self, runs: Sequence[str]) -> None:
+        """Until one of them has ended or waits. One that may go on is taken up a moment later."""
+        await asyncio.sleep(MOMENT_SECONDS)
         waits = [asyncio.ensure_future(self._engine.wait(each)) for each in runs]
         try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            if waits:
+                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
         finally:
             for each in waits:
                 each.cancel()

@@ -68,6 +68,8 @@ async def resume(app: App, terminal: Terminal, run: str | None) -> int:
         taken = await app.resume(run)
         for one in taken:
             terminal.note(f"{one.agent} goes on in {one.slug}")
-        done = await ended(app, [one.id for one in taken], pressed, Person(terminal=terminal))
+        tops = [one.root for one in taken]  # whoever waited for a run that goes on goes on after it
+        everyone = list(dict.fromkeys([*(one.id for one in taken), *tops]))
+        done = await ended(app, everyone, pressed, Person(terminal=terminal))
     terminal.rows([as_json(one) for one in done], RUN_COLUMNS, empty="no run was interrupted")
     return max((exit_code(one) for one in done), default=0)
