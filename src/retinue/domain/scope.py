@@ -270,6 +270,8 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
     granted = absolute(paths.write, root) if paths.write is not None else DEFAULT_WRITE
     if not ground.tmp:
         granted = tuple(each for each in granted if each not in DEFAULT_WRITE)
+    if ground.made and paths.write is None:
+        granted = (*granted, below(root))  # made for this agent alone: what it writes there disturbs nobody
     still_open = paths.write is None or below(root) in (ground.lifted.write or ())
     write = (below(root), *granted) if still_open and not ground.child else granted
     read = (below(root),) if paths.read is None else absolute(paths.read, root)

@@ -254,7 +254,7 @@ async def _asked(
     if approval.state is State.EXPIRED:
         raise _said_no(wanted, resource, f"nobody answered within {ports.limits.approval_seconds:g} s")
     if approval.state is State.DENIED:
-        raise _said_no(wanted, resource, f"{approval.answered_by or 'a person'} said no")
+        raise _said_no(wanted, resource, "a person said no")
     return approval
 
 
