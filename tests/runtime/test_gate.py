@@ -7,10 +7,13 @@ import pytest
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import MAX_ARGUMENT_BYTES
+from retinue.domain.rule import Rule
 from retinue.domain.run import Status
+from retinue.domain.scope import Scope
 from retinue.domain.turn import Reply, Stop, Wish
 from retinue.ports import Call, Tool, Tx
 from retinue.runtime import control
+from retinue.runtime.guard import offered, verdict
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -136,7 +139,7 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(worl
         assert json.loads(result.text) == {
             "success": False, "error": "approval_denied", "tool": "write", "resource": asked.resource,
             "allowed_patterns": [], "deny_patterns": [],
-            "message": "write was not done: ada said no. Go on without it, or say what you need it for.",
+            "message": "write was not done: a person said no. Go on without it, or say what you need it for.",
         }  # fmt: skip
 
 
@@ -183,3 +186,31 @@ async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(wor
         assert (await house.ended(run)).status is Status.DONE
         assert [each.state for each in await approvals(house)] == [State.USED, State.USED]
         assert sorted(made) == ["a", "b"]
+
+
+DOORS: list[tuple[bool, dict[str, Any], bool]] = [
+    (True, {}, True),
+    (True, {"depth": 1}, False),
+    (True, {"depth": 1, "orchestrates": True}, True),
+    (True, {"depth": 2, "tools": Rule(allow=("look",))}, True),
+    (True, {"depth": 1, "tools": Rule(allow=("l*",))}, False),
+    (True, {"depth": 1, "tools": Rule(allow=("look",), deny=("look",))}, False),
+    (True, {"tools": Rule(allow=())}, False),
+    (False, {"depth": 1}, True),
+    (False, {"depth": 1, "tools": Rule(deny=("look",))}, False),
+]
+
+
+@pytest.mark.parametrize(("door", "rights", "expected"), DOORS)
+def test_below_the_top_only_a_definition_that_says_so_starts_agents(
+    door: bool, rights: dict[str, Any], expected: bool
+):
+    scope, look = Scope(**rights), looks(door=door)
+    assert verdict(look, scope).ok is expected
+    assert list(offered({"look": look}, scope)) == (["look"] if expected else [])
+
+
+def test_a_refused_door_says_what_a_definition_must_say():
+    refused = verdict(looks(door=True), Scope(depth=1))
+    assert refused.rule == "below the top a definition must name the tools that start agents"
+    assert verdict(looks(door=True), Scope(depth=1, tools=Rule(allow=()))).rule == "tools: nothing allows it"
