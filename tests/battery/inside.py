@@ -102,6 +102,29 @@ GIT.sh(
 )
 
 
+def _booby_trapped(world: World) -> None:
+    """A repository from elsewhere: whoever made it chose what git is to run."""
+    payload = f"touch {world.outside}/pwned"
+    for name in ("post-checkout", "post-index-change", "reference-transaction"):
+        place = world.ws / ".git/hooks" / name
+        place.write_text(f"#!/bin/sh\n{payload}\n")
+        place.chmod(0o755)
+    with (world.ws / ".git/config").open("a") as config:
+        config.write(f'[core]\nfsmonitor = "{payload}; false"\n[filter "e"]\nsmudge = "{payload}; cat"\n')
+    (world.ws / ".git/info").mkdir(exist_ok=True)
+    (world.ws / ".git/info/attributes").write_text("* filter=e\n")
+
+
+GIT.sh(
+    "a repository that is trapped, for a worktree", "git status; true", before=_booby_trapped, agent="treed"
+)
+GIT.sh(
+    "a repository that is trapped, for a command",
+    "git status; git checkout -q -b evil; true",
+    before=_booby_trapped,
+)
+
+
 # races: another session works in the same folder
 
 

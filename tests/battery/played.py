@@ -20,6 +20,7 @@ AGENTS = {
     "fenced": "paths:\n  deny: ['**/.env', 'private/**', 'Caf\u00e9.key', '**/.git/**']\n",
     "narrow": "paths:\n  read: ['pub/**', '*.txt']\n  write: ['pub/**']\n",
     "reader": "workspace:\n  writable: false\n",
+    "treed": "workspace:\n  isolation: sandbox\n",
 }
 PATIENCE = 120
 
@@ -102,7 +103,10 @@ class Play:
     async def said(self, attack: Attack) -> str:
         """All that the model heard back."""
         script = self._script([list(turn) for turn in attack.turns])
-        run = await self.app.start("Attack", agent=attack.agent, workspace=self.world.ws, model=script)
+        try:
+            run = await self.app.start("Attack", agent=attack.agent, workspace=self.world.ws, model=script)
+        except retinue.RetinueError as refused:
+            return str(refused)
         run = await self.app.wait(run.id)
         while run.waiting_for is Waiting.APPROVAL:
             for asked in await self.app.awaited(run):
