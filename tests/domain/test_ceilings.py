@@ -298,6 +298,7 @@ def test_a_ceiling_as_it_is_written_is_the_ceiling():
         read=("/w/r", "/x/**"), write=(), deny=("/w/d",),
     )  # fmt: skip
     assert ceiling_of(ceiling.facts(), by="s", root="/elsewhere") == ceiling
+    assert ceiling.facts()["by"] == "s"
     assert ceiling_of(None, by="s", root="/w") == Ceiling(by="s")
     assert ceiling_of({"paths": None, "writable": None}, by="s", root="/w") == Ceiling(by="s")
 
@@ -314,6 +315,7 @@ OBJECTIONS: list[tuple[Ceiling, str, Wish, str | None]] = [
     (Ceiling(by="s", read=("/w/A",)), "/w/a", "read", "the ceiling of s allows read only in /w/A"),
     (Ceiling(by="s", read=("/tmp/**",)), "/tmp/a", "read", "the ceiling of s allows read only in nothing"),
     (Ceiling(by="s", read=("/tmp/a/**",)), "/tmp/a/b", "read", None),
+    (Ceiling(by="s", read=("/tmp/**",)), "/w/a", "read", "the ceiling of s allows read only in /tmp/**"),
 ]
 
 

@@ -93,6 +93,12 @@ async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world:
         )
 
 
+async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(world: Any):
+    async with world.open(calls(("look", '{"text": "a\udc80"}')), says("Done."), tools=[looks()]) as house:
+        run = await house.run("Look.")
+        assert (run.status, made) == (Status.DONE, ["a?"])
+
+
 async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: Any):
     script = [calls(("look", "{}")), says("Done.")]
     async with world.open(*script, tools=[looks()], policy=Policy.ASK) as house:

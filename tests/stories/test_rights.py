@@ -353,3 +353,37 @@ async def test_a_hidden_tool_called_by_name_does_nothing(machine: Any, hidden: s
             "message": f'Tool "{hidden}" is not allowed for this agent (tools: nothing allows it).',
         }  # fmt: skip
     assert list(machine.folder.iterdir()) == []
+
+
+@pytest.mark.parametrize("policy", ["auto", "ask"])
+async def test_a_model_hands_on_only_what_it_has_unless_a_person_says_yes(machine: Any, policy: str):
+    """Shows: T06, A009, A014."""
+    machine.configured(approvals=policy)
+    machine.agent("main", "paths: {read: ['src/**']}\n")
+    machine.agent("scout", "tools: [read]\n")
+    wish: dict[str, Any] = {"preset": "scout", "description": "look", "prompt": "Look.", "allowed_paths": []}
+
+    def script(asked: Any) -> Answer:
+        main = "PersistentAgent" in machine.tools(asked)
+        if asked.turns:
+            return reply("Done.")
+        return calls(("PersistentAgent", wish)) if main else calls(reads("/etc/passwd"))
+
+    async with machine.serving(script), machine.open() as app:
+        run = await app.start("Go", agent="main", workspace=machine.folder)
+        run = await app.wait(run.id)
+        for asked in await app.approvals():
+            assert (asked.tool, '"allowed_paths":[]' in asked.args.replace(" ", "")) == (
+                "PersistentAgent",
+                True,
+            )
+            await app.answer(asked.id, "allow")
+            run = await app.wait(run.id)
+        assert run.status == "done"
+        (child,) = [each for each in await app.runs(live=False) if each.agent == "scout"]
+        assert paths_of(child)["read"] == ["/**"]
+        (found,) = await results(app, child)
+        assert found.ok is (policy == "ask")
+        if not found.ok:
+            (refused,) = await refusals(app, child)
+            assert f"the ceiling of {run.slug} allows read only in" in refused["message"]
