@@ -11,6 +11,7 @@ from retinue.domain.rule import Rule
 from retinue.domain.run import Status
 from retinue.domain.scope import Scope
 from retinue.domain.turn import Reply, Stop, Wish
+from retinue.errors import Failed, OutOfScope
 from retinue.ports import Call, Tool, Tx
 from retinue.runtime import control
 from retinue.runtime.guard import offered, verdict
@@ -93,6 +94,24 @@ async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world:
         )
 
 
+async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Any):
+    @tool(effect="read")
+    async def stumble(path: str) -> str:
+        """Never works."""
+        raise Failed(f"{path} is not there") if path == "x" else OutOfScope("für niemanden", resource=path)
+
+    script = [calls(("stumble", '{"path": "x"}')), calls(("stumble", '{"path": "ü"}')), says("Done.")]
+    async with world.open(*script, tools=[stumble]) as house:
+        run = await house.run("Try.")
+        failed, refused = await house.results(run)
+        assert (failed.ok, failed.text) == (False, "x is not there")
+        assert not refused.ok
+        assert refused.text.startswith(
+            '{"success": false, "error": "out_of_scope", "tool": "stumble", "resource": "ü", "allowed_patterns": [], '
+            '"deny_patterns": [], "message": "für niemanden If you need it, ask with request_scope_expansion;'
+        )
+
+
 async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(world: Any):
     async with world.open(calls(("look", '{"text": "a\udc80"}')), says("Done."), tools=[looks()]) as house:
         run = await house.run("Look.")
@@ -113,10 +132,12 @@ async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: Any):
         (result,) = await house.results(run)
         assert (result.of, result.run, result.ok) == (asked.call, run.id, True)
         assert result.at
-        assert result.ms >= 0
-    async with world.open(*script, tools=[looks(asks="never")]) as house:
+        assert 0 <= result.ms < 600_000
+        assert call.ports is None
+    async with world.open(*script, tools=[looks(asks="never", door=True)]) as house:
         await house.run("Look.")
         assert seen[-1].answer is None
+        assert seen[-1].ports is house.ports
 
 
 async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: Any):

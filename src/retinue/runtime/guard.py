@@ -84,7 +84,7 @@ async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:
                 raise
             return await _acted(wanted, once, ports)
     except OutOfScope as error:
-        advice = ASK_FOR_MORE if ASK_TOOL in ports.tools and error.error == "out_of_scope" else ""
+        advice = ASK_FOR_MORE if error.error == "out_of_scope" else ""
         return False, refusal(
             error.error,
             wanted.tool.spec.name,
