@@ -103,11 +103,8 @@ WRITE.sh(
     proof=appeared("/var/tmp/battery-@nonce@"),
 )
 WRITE.sh("shared memory", "echo evil > /dev/shm/battery-@nonce@", proof=appeared("/dev/shm/battery-@nonce@"))
-WRITE.sh(
-    "/run",
-    "echo evil > /run/battery-@nonce@; echo evil > /run/lock/battery-@nonce@",
-    proof=appeared("/run/battery-@nonce@"),
-)
+for _place in ("/run/battery-@nonce@", "/run/lock/battery-@nonce@"):
+    WRITE.sh(_place.rpartition("/")[0], f"echo evil > {_place}", proof=appeared(_place))
 WRITE.sh(
     "a program for everyone",
     "echo : > /usr/local/bin/.battery-@nonce@",
