@@ -180,7 +180,7 @@ def test_a_file_allowed_once_opens_that_file_and_no_other(scope: Scope, real: st
         assert not verdict.ok
 
 
-def test_a_persons_word_lifts_a_sessions_ceiling_and_never_the_operators():
+def test_a_persons_word_lifts_what_a_session_could_not_hand_on_and_never_a_deny_or_the_operators_ceiling():
     scope = Scope(read=("/w/**",), root="/w", ceilings=(Ceiling(by="above", read=("/w/a",)),))
     assert not scope.path("/w/b").ok
     assert scope.plus("/w/b", "read").path("/w/b").ok
@@ -190,7 +190,7 @@ def test_a_persons_word_lifts_a_sessions_ceiling_and_never_the_operators():
     assert firm.plus("/w/b", "read").path("/w/b").rule == "the ceiling allows read only in /w/a"
     denied = replace(scope, ceilings=(Ceiling(by="above", deny=("/w/b",)),))
     assert denied.path("/w/b").rule == "the ceiling of above denies /w/b"
-    assert denied.plus("/w/b", "read").path("/w/b").ok
+    assert denied.plus("/w/b", "read").path("/w/b").rule == "the ceiling of above denies /w/b"
     own = replace(scope, deny=("/w/b",))
     assert own.plus("/w/b", "read").path("/w/b").rule == "deny /w/b"
 

@@ -246,3 +246,45 @@ async def test_the_model_is_shown_whom_it_can_name(world: Any):
         names = spec.schema["properties"]["preset"]["enum"]
         assert "researcher" in names
         assert "oracle" not in names
+
+
+async def test_what_a_parent_is_denied_nobody_gives_its_child(world: Any):
+    """Shows: L024, F19."""
+    (world.workspace / "secret").mkdir()
+    (world.workspace / "secret" / "s.txt").write_text("hidden")
+    (world.folder / "other.txt").write_text("open")
+    world.agent("main", "paths: {deny: ['**/secret/**']}\n")
+    world.agent("helper")
+    paths = (str(world.workspace / "secret" / "s.txt"), str(world.folder / "other.txt"))
+    helper = [calls(*(("read", json.dumps({"path": each})) for each in paths)), says("Done.")]
+    main = [calls(wish(allowed_paths=[])), says("Done.")]
+    async with world.open(by_agent={"main": main, "helper": helper}, policy=Policy.ASK) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        (asked,) = await pending(house)
+        assert "every file on this machine" in asked.reason
+        await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await over(house, run)
+        child = (await tree(house))[1]
+        secret, other = await house.results(child)
+        assert (secret.ok, other.ok) == (False, True)
+        assert "denies **/secret/**" in secret.text
+
+
+async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: Any):
+    @tool(name="mail")
+    def mail() -> str:
+        """Sends a mail."""
+        return "sent"
+
+    helper = [calls(("mail", "{}"))]
+    async with family(world, [calls(wish())], helper, tools=[mail], policy=Policy.ASK) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        await control.answer(
+            (await pending(house))[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True
+        )
+        await over(house, run)
+    async with family(world, [says("So be it.")], [], tools=[mail], policy=Policy.ASK) as house:
+        (asked,) = await pending(house)
+        await control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=house.ports.alive)
+        done = await over(house, run)
+        assert (done.status, done.text) == (Status.DONE, "So be it.")

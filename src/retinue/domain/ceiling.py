@@ -49,8 +49,8 @@ class Ceiling:
     def path(self, real: str, wish: Wish, *, own_tmp: bool = True) -> str | None:
         """The objection to a file, or None. `own_tmp`: a pattern of /tmp means a folder of the agent's own, which
         this file is not in."""
-        if hit := first_match(self.deny, real, ignore_case=True):
-            return f"{self} denies {hit}"
+        if denied := self.denied(real):
+            return denied
         if wish == "write" and not self.writable:
             return f"{self} lets nothing be written"
         most = self.read if wish == "read" else self.write
@@ -58,6 +58,11 @@ class Ceiling:
         if speak is not None and first_match(speak, real) is None:
             return f"{self} allows {wish} only in {', '.join(speak) or 'nothing'}"
         return None
+
+    def denied(self, real: str) -> str | None:
+        """What nobody lifts for a session below: it can only be denied more."""
+        hit = first_match(self.deny, real, ignore_case=True)
+        return None if hit is None else f"{self} denies {hit}"
 
     def __str__(self) -> str:
         return "the ceiling" if self.firm else f"the ceiling of {self.by}"

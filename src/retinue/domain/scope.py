@@ -131,7 +131,7 @@ class Scope:
             lifted = first_match((self.lifted.read if wish == "read" else self.lifted.write) or (), real)
             for ceiling in self.ceilings:
                 objection = ceiling.path(real, wish, own_tmp=self.root != TMP)
-                if objection and (ceiling.firm or lifted is None):
+                if objection and (ceiling.firm or lifted is None or ceiling.denied(real)):
                     return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule=f"{wish} {hit}")
 

@@ -73,8 +73,19 @@ async def leave(wanted: Wanted, ports: Ports) -> Leave:
         return await _file(wanted, ports)
     if ports.policy is Policy.AUTO:
         return Leave(scope=scope, files=ports.files(scope))
-    await _asked(wanted, wanted.resource, "this tool acts on the world", ports)
+    await _asked(wanted, wanted.resource, _why(wanted), ports)
     return Leave(scope=scope, files=ports.files(scope), answer=Answer.ALLOW)
+
+
+def _why(wanted: Wanted) -> str:
+    """What a person should know of a call that neither a path nor a command describes."""
+    if not wanted.tool.door:
+        return "this tool acts on the world"
+    if wanted.args.get("allowed_paths") == []:
+        return (
+            "it starts another agent, which may read every file on this machine that is not closed or denied"
+        )
+    return "it starts another agent, with rights of its own"
 
 
 def ask_key(run: str, call: str) -> str:

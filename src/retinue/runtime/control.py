@@ -23,6 +23,7 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
     """Those it asked for are stopped with it. What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
     asked to. Whether its owner lives is asked in the step itself: a moment before, another process may not yet have
     taken it up."""
+    above: list[Run] = []
 
     def wanted(tx: Tx) -> Run:
         run = tx.run(run_id)
@@ -32,7 +33,7 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
             return run
         if run.status is not Status.RUNNING or not alive(run.owner):
             ended = closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
-            roused(ended, tx, ports)
+            above.extend(_roused(ended, tx, ports))
             return ended
         run = replace(run, reason=Reason.USER_CANCEL)
         tx.set_run(run)
@@ -40,6 +41,7 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
 
     before = await ports.ledger.look(lambda tx: tx.run(run_id))
     run = await ports.ledger.do(wanted)
+    _taken_up(above, ports)
     if ports.engine.cancel(run_id) and run.status.live:
         await ports.engine.wait(run_id)
     elif before is not None and before.status is Status.WAITING and run.status.final:
@@ -84,13 +86,19 @@ async def answer(
     if said is Answer.ADD:
         await _added(asked, ports)
 
+    above: list[Run] = []
+
     def step(tx: Tx) -> tuple[Approval, Run | None]:
         now = tx.approval(approval_id) or asked
         answered = now.answered(said, by=by, at=ports.chance.now())
         tx.set_approval(answered)
-        return answered, _aborted(answered, tx, ports) or _woken(answered, tx, ports, alive)
+        ended = _aborted(answered, tx, ports)
+        if ended is not None:
+            above.extend(_roused(ended, tx, ports))
+        return answered, ended or _woken(answered, tx, ports, alive)
 
     answered, run = await ports.ledger.do(step)
+    _taken_up(above, ports)
     if run is not None and run.status.final:
         await _left(run, ports)
     elif run is not None and run.owner == ports.owner:
@@ -105,9 +113,18 @@ def _aborted(approval: Approval, tx: Tx, ports: Ports) -> Run | None:
     if run.ask.door != ABORTING:
         return None
     tx.emit(told("approval.answered", run, ports, approval=approval.id, state=str(approval.state)))
-    ended = closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="a person said no")
-    roused(ended, tx, ports)
-    return ended
+    return closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="a person said no")
+
+
+def _roused(ended: Run, tx: Tx, ports: Ports) -> list[Run]:
+    above = roused(ended, tx, ports)
+    return [] if above is None else [above]
+
+
+def _taken_up(runs: list[Run], ports: Ports) -> None:
+    for run in runs:
+        if run.owner == ports.owner:
+            ports.engine.submit(run.id)
 
 
 async def expire(ports: Ports, *, alive: Callable[[str], bool], adopt: bool = True) -> list[Approval]:

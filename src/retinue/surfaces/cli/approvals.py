@@ -6,8 +6,9 @@ import click
 
 from retinue.app import App
 from retinue.domain.approval import Approval, as_json
+from retinue.domain.run import Run
 from retinue.surfaces.cli.card import card
-from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import followed, reported
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.terminal import Column, Terminal, one_line
@@ -78,10 +79,24 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
     terminal.note(f"{given.tool}{what}: {answer}")
     run = await app.find_run(given.run)
     if run.status.live and await app.works(run):
-        return await reported(app, terminal, await followed(app, terminal, lambda: app.find_run(run.id)))
+        ended = await followed(app, terminal, lambda: app.find_run(run.id))
+        code = await reported(app, terminal, ended)
+        return await _those_above(app, terminal, ended) or code
+    if run.root != run.id:
+        return await _those_above(app, terminal, run)
     if terminal.json:
         terminal.value(as_json(given))
     return 0
+
+
+async def _those_above(app: App, terminal: Terminal, run: Run) -> int:
+    """Whoever waited for the run that was answered goes on here too, if nobody else works it."""
+    top = await app.find_run(run.root)
+    if run.root == run.id or not top.status.live:
+        return 0
+    top = await app.wait(top.id)
+    terminal.note(f"{top.agent}: {top.status}" + (f": {one_line(top.text, 120)}" if top.text else ""))
+    return exit_code(top)
 
 
 def _state(approval: Approval) -> str:

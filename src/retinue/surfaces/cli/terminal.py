@@ -30,7 +30,7 @@ SENTENCE = 4_000
 
 def one_line(text: str, limit: int = 160) -> str:
     """The start of a text on one line, safe."""
-    flat = shown(" ".join(text[: limit * 4].split()))
+    flat = shown(" ".join(text.split()))  # first, so that blanks cannot push anything out of sight
     return flat if len(flat) <= limit else flat[: limit - 1] + "…"
 
 

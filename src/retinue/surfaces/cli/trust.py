@@ -70,7 +70,7 @@ async def add_trust(app: App, terminal: Terminal, path: str) -> None:
     if not terminal.json and (ask := Person(terminal=terminal).answerer()) is not None:
         said = await ask(f"Trust {seen.place} as it is now? (yes or no)", ())
         if said.strip().lower() not in ("y", "yes"):
-            raise Cancelled(f"{seen.place} is not trusted")
+            raise Cancelled(f"{seen.place} was left as it was")
     app.trust.add(seen, token=app.chance.uuid())
     if terminal.json:
         terminal.value({"path": seen.place, "standing": "trusted", "agents": rows})
