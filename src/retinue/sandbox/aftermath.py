@@ -3,18 +3,21 @@
 import errno
 import os
 import secrets
-import stat
+from collections.abc import Callable
 from contextlib import suppress
 
 from retinue.domain.scope import Scope
 from retinue.sandbox.mounts import Plan
-from retinue.sandbox.openat2 import best_opener
+from retinue.sandbox.reopen import mended, opened
 from retinue.sandbox.survey import Kind, Sight, survey
 
 MAX_NAMES = 1 << 62
 """All of them: to make a name takes longer than to look at it, and what is not looked at may be obeyed."""
 
-_FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC
+TELL = "tell the person who you work for: "
+"""Begins what could not be put right: somebody else has to."""
+
+_TRIES = 8
 _SAID = 8
 
 
@@ -40,19 +43,21 @@ def _seen(scope: Scope, plan: Plan) -> Sight:
     """All that is there now. A folder that cannot be listed can still be obeyed by those who know the names in it: it
     is made listable first, and then those in it."""
     now = dict(survey(scope, plan.writable, limit=MAX_NAMES, calm=False))
-    dark = _opened(now, plan)
+    tried = set[str](plan.sight)
+    dark = _opened(now, tried, plan)
     while dark:
         more = survey(scope, dark, limit=MAX_NAMES, calm=False)
         now |= more
-        dark = _opened(more, plan)
+        dark = _opened(more, tried, plan)
     return now
 
 
-def _opened(sight: Sight, plan: Plan) -> list[str]:
-    """The folders that were closed to us by their own mode, and are so no more."""
+def _opened(sight: Sight, tried: set[str], plan: Plan) -> list[str]:
+    """The folders that were closed to us by their mode or that of one above, and are so no more. Each is tried once."""
     found: list[str] = []
     for path, kind in sight.items():
-        if kind is Kind.DARK and path not in plan.sight:
+        if kind is Kind.DARK and path not in tried:
+            tried.add(path)
             with suppress(OSError):
                 _make_listable(path, plan.writable)
                 found.append(path)
@@ -60,16 +65,10 @@ def _opened(sight: Sight, plan: Plan) -> list[str]:
 
 
 def _make_listable(path: str, trees: tuple[str, ...]) -> None:
-    above, name = _beside(path, trees)
+    folder = opened(path, trees)
     try:
-        folder = os.open(name, _FOLDER | os.O_NOFOLLOW, dir_fd=above)
-    finally:
-        os.close(above)
-    try:
-        mode = stat.S_IMODE(os.fstat(folder).st_mode)
-        if mode & stat.S_IRWXU == stat.S_IRWXU:
+        if not mended(folder) and not os.access(f"/proc/self/fd/{folder}", os.R_OK | os.X_OK):
             raise OSError(errno.EACCES, "it is not its mode that closes it")
-        os.chmod(f"/proc/self/fd/{folder}", mode | stat.S_IRWXU)  # noqa: PTH101
     finally:
         os.close(folder)
 
@@ -77,49 +76,62 @@ def _make_listable(path: str, trees: tuple[str, ...]) -> None:
 def _still_dark(path: str) -> str:
     if os.access(path, os.R_OK | os.X_OK):
         return f"{path} could not be looked into: its mode was changed"
-    return f"{path} cannot be looked into"
+    return f"{TELL}{path} cannot be looked into, and what is in it may be obeyed by other programs"
 
 
 def _taken(path: str, kind: Kind, trees: tuple[str, ...]) -> str:
     new = f"taken-{secrets.token_hex(4)}"
-    try:
-        folder, name = _beside(path, trees)
-        try:
-            if kind is Kind.PIPE:
-                os.unlink(name, dir_fd=folder)
-                return f"{path} was a pipe, which keeps other programs waiting: it was removed"
+
+    def take(folder: int, name: str) -> None:
+        if kind is Kind.PIPE:
+            os.unlink(name, dir_fd=folder)
+        else:
             os.rename(name, new, src_dir_fd=folder, dst_dir_fd=folder)
-        finally:
-            os.close(folder)
+
+    try:
+        also = _done_beside(path, trees, take)
     except FileNotFoundError:
         return f"{path} was closed and is gone again"
     except OSError as error:
-        return f"{path} is closed, and could not be taken away: {error.strerror}"
-    return f"{path} is closed: what the command made there is now {os.path.dirname(path)}/{new}"  # noqa: PTH120
+        return (
+            f"{TELL}{path} is closed, and what a command made there could not be taken away: {error.strerror}"
+        )
+    if kind is Kind.PIPE:
+        return f"{path} was a pipe, which keeps other programs waiting: it was removed{also}"
+    return f"{path} is closed: what the command made there is now {_above(path)}/{new}{also}"
 
 
 def _put_back(path: str, target: str, trees: tuple[str, ...]) -> str:
     said = [_taken(path, Kind.LINK, trees)] if os.path.lexists(path) else []
     try:
-        folder, name = _beside(path, trees)
-        try:
-            os.symlink(target, name, dir_fd=folder)
-        finally:
-            os.close(folder)
+        _done_beside(path, trees, lambda folder, name: os.symlink(target, name, dir_fd=folder))
     except OSError as error:
-        return "; ".join((*said, f"the link {path} could not be put back: {error.strerror}"))
+        return "; ".join((*said, f"{TELL}the link {path} could not be put back: {error.strerror}"))
     return "; ".join((*said, f"the link {path} was put back"))
 
 
-def _beside(path: str, trees: tuple[str, ...]) -> tuple[int, str]:
-    """The open folder that holds it, reached through no link: others may be moving folders meanwhile."""
-    tree = max((one for one in trees if path.startswith(f"{one}/")), key=len)
-    inner, _, name = path[len(tree) + 1 :].rpartition("/")
-    top = os.open(tree, _FOLDER | os.O_NOFOLLOW)
+def _done_beside(path: str, trees: tuple[str, ...], work: Callable[[int, str], None]) -> str:
+    """Does the work in the folder that holds this name. One that the command closed against writing is ours to open;
+    says so then. Another command may close it again meanwhile, so it is tried a few times."""
+    also = ""
+    folder = opened(_above(path), trees)
     try:
-        return best_opener()(top, inner or ".", _FOLDER, False), name
+        for _ in range(_TRIES):
+            try:
+                work(folder, path.rpartition("/")[2])
+            except PermissionError:
+                if not mended(folder):
+                    raise
+                also = f"; {_above(path)} can be written again: its mode was changed"
+            else:
+                return also
+        raise PermissionError(errno.EACCES, "its folder is being closed again and again")
     finally:
-        os.close(top)
+        os.close(folder)
+
+
+def _above(path: str) -> str:
+    return path.rpartition("/")[0]
 
 
 def _leads(path: str, target: str) -> bool:
@@ -130,5 +142,6 @@ def _leads(path: str, target: str) -> bool:
 
 
 def _some(notes: list[str]) -> tuple[str, ...]:
+    notes = sorted(notes, key=lambda note: TELL not in note)
     more = len(notes) - _SAID
     return (*notes[:_SAID], f"and {more} more such places") if more > 0 else tuple(notes)
