@@ -13,12 +13,14 @@ from retinue.domain.scope import Scope
 from retinue.domain.tmp import TMP
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
-from retinue.sandbox.aftermath import put_right
+from retinue.sandbox.aftermath import Before
 from retinue.sandbox.cell import Cell
 from retinue.sandbox.devices import lent
 from retinue.sandbox.mountpoints import made_ready
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
 from retinue.sandbox.seccomp import program
+from retinue.sandbox.sentence import shown
+from retinue.sandbox.watch import begun, swept, told
 
 PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 """Where the system keeps it: never looked for along a PATH, and some systems let only this one make namespaces."""
@@ -99,12 +101,16 @@ class _Fds:
         os.lseek(fd, 0, os.SEEK_SET)
         return str(fd)
 
-    def at(self, place: str) -> str:
-        """One of exactly this file or folder: not of what a link has put in its way meanwhile."""
-        fd = os.open(place, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+    def at(self, mount: Mount) -> str:
+        """One of exactly this file or folder: not of what a link has put in its way meanwhile. What goes wrong is told
+        by the name that the command would know."""
+        try:
+            fd = os.open(mount.source, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError as error:
+            raise Failed(f"{shown(mount.at)} cannot be brought into the sandbox: {error.strerror}") from error
         self.held.append(fd)
-        if os.readlink(f"/proc/self/fd/{fd}") != place:  # noqa: PTH115
-            raise Failed(f"{place} was being moved while a command was made ready: try again")
+        if os.readlink(f"/proc/self/fd/{fd}") != mount.source:  # noqa: PTH115
+            raise Failed(f"{shown(mount.at)} was being moved while a command was made ready: try again")
         return str(fd)
 
     def close(self) -> None:
@@ -118,8 +124,9 @@ def found() -> str | None:
     return next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
 
-def strict(scope: Scope, command: str, *, bwrap: str) -> Cell:
-    """One command in a cell that holds what the scope allows and nothing else. Failed when it cannot be built."""
+def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell:
+    """One command in a cell that holds what the scope allows and nothing else. Failed when it cannot be built. In the
+    folder of records stands what was there before, so that a kill of ours does not lose it."""
     code = program()
     if code is None:
         raise Failed("the system calls of this machine are not known: commands cannot be held strictly here")
@@ -128,14 +135,16 @@ def strict(scope: Scope, command: str, *, bwrap: str) -> Cell:
     fds = _Fds()
     group = ""
     try:
+        earlier = swept(records)
         plan = planned(scope)
         made_ready(plan)
         options = [*_NAMESPACES, *_system(fds), *_scoped(plan, fds, bwrap), "--seccomp", fds.of(code)]
         inner = fds.of(b"".join(os.fsencode(word) + b"\0" for word in options))
         group = cgroup.joined()
+        watch = begun(records, _before(scope, plan))
     except OSError as error:
         fds.close()
-        raise Failed(f"the sandbox for the command cannot be built: {error}") from error
+        raise Failed(f"the sandbox for the command cannot be built: {error.strerror}") from error
     except BaseException:
         fds.close()
         raise
@@ -143,7 +152,7 @@ def strict(scope: Scope, command: str, *, bwrap: str) -> Cell:
 
     def after() -> tuple[str, ...]:
         cgroup.left(group)
-        return (*plan.notes, *put_right(scope, plan))
+        return (*told(earlier, plan.writable), *plan.notes, *watch.over())
 
     return Cell(
         argv=(*outer, bwrap, "--args", inner, "--", *_shell(), command),
@@ -152,6 +161,10 @@ def strict(scope: Scope, command: str, *, bwrap: str) -> Cell:
         after=after,
         head=len(outer) + 1,
     )
+
+
+def _before(scope: Scope, plan: Plan) -> Before:
+    return Before(scope=scope, writable=plan.writable, sight=dict(plan.sight), links=plan.links)
 
 
 _NAMESPACES = (
@@ -209,18 +222,22 @@ def _scoped(plan: Plan, fds: _Fds, bwrap: str) -> list[str]:
         words += _laid(mount, fds, exact)
     if "--disable-userns" in _help(bwrap):
         words.append("--disable-userns")
+    for mount in plan.mounts:
+        words += ["--remount-ro", mount.at] if mount.how is How.FRAME else []
     return [*words, "--remount-ro", "/", "--chdir", plan.cwd]
 
 
 def _laid(mount: Mount, fds: _Fds, exact: bool) -> list[str]:
     if mount.how is How.BLANK_FILE:
         return ["--perms", "0444", "--ro-bind-data", fds.of(b""), mount.at]
+    if mount.how is How.FRAME:
+        return _room(mount.at, SMALL)
     if (cover := _COVER.get(mount.how)) is not None:
         sealed = ["--remount-ro", mount.at] if "--tmpfs" in cover else []
         return [*cover, mount.at, *sealed]
     option = "--bind" if mount.how is How.WRITE else "--ro-bind"
     if exact:
-        return [f"{option}-fd", fds.at(mount.source), mount.at]
+        return [f"{option}-fd", fds.at(mount), mount.at]
     return [option, mount.source, mount.at]
 
 

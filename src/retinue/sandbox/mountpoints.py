@@ -7,10 +7,11 @@ from collections.abc import Callable
 from contextlib import suppress
 
 from retinue.domain.tmp import TMP
+from retinue.errors import Failed
 from retinue.sandbox.mounts import How, Plan
 
 _FOLDER = os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FOLDERS = frozenset({How.SEALED_FOLDER, How.BLANK_FOLDER})
+_FOLDERS = frozenset({How.SEALED_FOLDER, How.BLANK_FOLDER, How.FRAME})
 
 
 def made_ready(plan: Plan) -> None:
@@ -18,6 +19,13 @@ def made_ready(plan: Plan) -> None:
     the folder is the agent's, and what it put in the way is renamed."""
     if not plan.tmp:
         return
+    try:
+        _made(plan)
+    except OSError as error:  # it names the real folder, which is nobody's business
+        raise Failed(f"the folder behind {TMP} cannot be made ready: {error.strerror}") from error
+
+
+def _made(plan: Plan) -> None:
     os.makedirs(plan.tmp, mode=0o700, exist_ok=True)  # noqa: PTH103
     laid: list[str] = []
     for mount in plan.mounts:

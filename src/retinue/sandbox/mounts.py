@@ -10,9 +10,11 @@ from retinue.domain.agent import Paths
 from retinue.domain.ceiling import Ceiling, Wish
 from retinue.domain.rule import Globs, named, unescaped
 from retinue.domain.scope import Scope
-from retinue.domain.tmp import TMP
+from retinue.domain.tmp import TMP, inside
 from retinue.errors import Failed
+from retinue.sandbox.hardlinks import denies, known_elsewhere, may_be_denied
 from retinue.sandbox.reach import reach
+from retinue.sandbox.sentence import shown
 from retinue.sandbox.survey import Kind, Sight, survey
 
 MAX_FILES = 256
@@ -35,6 +37,8 @@ class How(Enum):
     BLANK_FILE = "blank file"
     """There, and empty."""
     BLANK_FOLDER = "blank folder"
+    FRAME = "frame"
+    """A folder that holds what is laid in it, and takes nothing else."""
 
 
 _COVERS = {
@@ -84,13 +88,15 @@ def planned(scope: Scope) -> Plan:
     mounts = [Mount(how=How.WRITE if may else How.READ, at=one, source=one) for one, may in trees.items()]
     mounts += files
     mounts += _guarded(sight, links, writable)
+    mounts += _linked(scope, trees, writable, sight)
     mounts += _covers(sight)
     mounts += [Mount(how=_sealing(place), at=place) for place in _closed_of_the_system(scope)]
+    mounts += _frame(scope, mounts)
     mounts += _pins(mounts, writable, tmp)
     if len(mounts) > MAX_COVERS:
         raise Failed(
-            f"{scope.root} holds more than {MAX_COVERS:,} closed places, too many to hide from a command: "
-            "deny the folders that hold them"
+            f"{shown(scope.root)} holds more than {MAX_COVERS:,} closed places, files that have names elsewhere (hard "
+            "links) and folders around them, too many to hide from a command: deny the folders that hold them"
         )
     return Plan(
         mounts=_ordered(mounts),
@@ -173,10 +179,10 @@ def _single(scope: Scope, trees: dict[str, bool]) -> tuple[list[Mount], tuple[st
 
 def _may(scope: Scope, real: str, wish: Wish) -> bool:
     """What is written must be readable too: there is no other way to lay it there. Other names of a file count as in
-    the file tools: a file with several is not written."""
+    the file tools: a file with several is not written, and not read where they may be denied."""
     if not scope.path(real, "read").ok or not scope.path(real, wish).ok:
         return False
-    return wish == "read" or os.lstat(real).st_nlink == 1
+    return os.lstat(real).st_nlink == 1 or (wish == "read" and not may_be_denied(scope, real))
 
 
 def _matches(anchor: str, pattern: str) -> Iterator[str]:
@@ -225,6 +231,24 @@ def _guarded(sight: Sight, links: dict[str, str], writable: tuple[str, ...]) -> 
             yield Mount(how=How.READ, at=real, source=real)
 
 
+def _linked(scope: Scope, trees: dict[str, bool], writable: tuple[str, ...], sight: Sight) -> Iterator[Mount]:
+    """A file that has names elsewhere would be changed there too; and there it may be denied."""
+    for path in known_elsewhere(_outermost(trees) if denies(scope) else writable, sight):
+        if may_be_denied(scope, path):
+            yield Mount(how=How.SEALED_FILE, at=path)
+        else:
+            yield Mount(how=How.READ, at=path, source=path)
+
+
+def _frame(scope: Scope, mounts: list[Mount]) -> Iterator[Mount]:
+    """A workspace below /tmp of which only parts are there: what a command wrote beside them would look as if it were
+    in the workspace, and would be in the agent's own /tmp."""
+    root = os.path.realpath(scope.root)
+    laid = [mount.at for mount in mounts if mount.source]
+    if root != TMP and inside(root) and not _within(root, laid) and any(_within(at, (root,)) for at in laid):
+        yield Mount(how=How.FRAME, at=root)
+
+
 def _closed_of_the_system(scope: Scope) -> Iterator[str]:
     """The system's own folders are there for every command; what is closed in them by its full name is hidden."""
     above = tuple(pattern for ceiling in scope.ceilings for pattern in ceiling.deny)
@@ -243,6 +267,7 @@ def _pins(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Moun
     """A folder that holds a mount, inside one that may be written, is laid over itself: then it cannot be renamed,
     and no other can take its place. Without it a closed place would be open under its new name next time."""
     taken = {mount.at for mount in mounts}
+    real = tuple(mount.at for mount in mounts if mount.how is How.FRAME or os.path.isdir(mount.source))  # noqa: PTH112
     found: dict[str, Mount] = {}
     for mount in mounts:
         tops = [
@@ -255,15 +280,15 @@ def _pins(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Moun
             for count in range(1, len(inner) + 1):
                 below = "/".join(inner[:count])
                 at = f"{top}/{below}"
-                if at not in taken and not _said_otherwise(at, top, writable):
+                if at not in taken and not _said_otherwise(at, top, real):
                     source = f"{tmp}/{below}" if top == TMP and tmp else at
                     found[at] = Mount(how=How.WRITE, at=at, source=source)
     return list(found.values())
 
 
-def _said_otherwise(at: str, top: str, writable: tuple[str, ...]) -> bool:
-    """A workspace below /tmp is not part of the agent's own /tmp."""
-    return top == TMP and TMP not in writable and _within(at, writable)
+def _said_otherwise(at: str, top: str, real: tuple[str, ...]) -> bool:
+    """A folder of the machine below /tmp, whether it may be written or not, is not part of the agent's own /tmp."""
+    return top == TMP and TMP not in real and _within(at, real)
 
 
 def _ordered(mounts: Iterable[Mount]) -> tuple[Mount, ...]:

@@ -1,0 +1,78 @@
+"""The strict cell and files with several names: what one name closes, another does not open."""
+
+import os
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.ceiling import OPERATOR, Ceiling
+from retinue.domain.rule import literal
+from retinue.domain.scope import Scope
+
+InCell = Callable[..., Any]
+
+
+@pytest.mark.parametrize("writable", [True, False])
+@pytest.mark.parametrize("by", ["deny", "ceiling"])
+def test_a_denied_file_is_not_read_by_its_other_name(
+    scope: Scope, here: Path, in_cell: InCell, writable: bool, by: str
+):
+    (here / ".env").write_text("SECRET")
+    os.link(here / ".env", here / "src/other")
+    os.link(here.parent / "outside/secret", here / "far")
+    closed = (
+        replace(scope, deny=("**/.env",))
+        if by == "deny"
+        else replace(scope, ceilings=(Ceiling(by=OPERATOR, deny=("**/.env",)),))
+    )
+    bound = replace(closed, writable=writable)
+    for _ in range(2):
+        came = in_cell(
+            bound, "cat src/app.py; cat .env src/other far; echo x > src/other; mv src s2; ln far near"
+        )
+        assert came.text.startswith("print('app')")
+        assert "SECRET" not in came.text
+    assert (here / ".env").read_text() == "SECRET"
+
+
+def test_a_file_that_has_a_name_outside_is_read_and_not_changed(scope: Scope, here: Path, in_cell: InCell):
+    secret = here.parent / "outside/secret"
+    os.link(secret, here / "src/shared")
+    came = in_cell(scope, "cat src/shared; echo evil > src/shared; chmod 777 src/shared; rm -f src/shared")
+    assert came.text.startswith("SECRET")
+    assert came.text.count("Read-only") == 2
+    assert "busy" in came.text
+    assert secret.read_text() == "SECRET"
+
+
+def test_a_file_whose_names_are_all_in_the_workspace_is_like_any_other(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    """As compilers make them: what one command links, the next one replaces."""
+    bound = replace(scope, deny=("**/.env",))
+    in_cell(bound, "mkdir out && echo one > out/a && ln out/a b")
+    came = in_cell(bound, "cat b && echo two > b && cat out/a && rm out/a && ls out")
+    assert came.text == "one\ntwo\n"
+    assert came.exit == 0
+
+
+def test_a_file_that_is_named_outright_is_read_whatever_its_other_names(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    os.link(here.parent / "outside/secret", here / "known")
+    os.link(here.parent / "outside/secret", here / "unknown")
+    bound = replace(scope, deny=("**/.env",), read=(*scope.read, literal(str(here / "known"))))
+    came = in_cell(bound, "cat known; cat unknown; echo x > known")
+    assert came.text.count("SECRET") == 1
+    alone = replace(bound, read=(f"{here}/k*", literal(str(here / "known"))), write=())
+    assert in_cell(alone, "cat known").text == "SECRET"
+    assert "SECRET" not in in_cell(replace(alone, read=(f"{here}/*n",)), "cat known unknown").text
+
+
+def test_installers_may_give_a_file_many_names(scope: Scope, here: Path, in_cell: InCell):
+    (here / ".venv/lib").mkdir(parents=True)
+    os.link(here.parent / "outside/secret", here / ".venv/lib/part.py")
+    assert in_cell(replace(scope, deny=("**/.env",)), "cat .venv/lib/part.py").text == "SECRET"
