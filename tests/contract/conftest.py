@@ -51,11 +51,18 @@ def in_cell() -> InCell:
     return _in_cell
 
 
-def _in_cell(scope: Scope, command: str, *, python: bool = False, stdin: int = subprocess.DEVNULL) -> Came:
+def _in_cell(
+    scope: Scope,
+    command: str,
+    *,
+    python: bool = False,
+    stdin: int = subprocess.DEVNULL,
+    records: Path | str = "",
+) -> Came:
     bwrap = found()
     assert bwrap is not None, "install bubblewrap: apt-get install bubblewrap"
     text = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
-    cell = strict(scope, text, bwrap=bwrap)
+    cell = strict(scope, text, bwrap=bwrap, records=str(records))
     started = subprocess.Popen(
         cell.argv,
         env=dict(cell.env),

@@ -3,7 +3,8 @@
 import json
 import os
 import shutil
-import sys
+import signal
+import subprocess
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
@@ -15,6 +16,8 @@ import pytest
 
 from retinue.domain.rule import below
 from retinue.domain.scope import Scope
+from retinue.sandbox.bubblewrap import found, strict
+from retinue.sandbox.cell import Cell
 
 InCell = Callable[..., Any]
 
@@ -40,21 +43,24 @@ def outside(room: Path) -> Scope:
     return Scope(read=trees, write=trees, root=str(room / "ws"), tmp=str(room / "own-tmp"))
 
 
+def become_somebody() -> None:
+    if os.geteuid() == 0:
+        os.setgroups([])
+        os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
+        os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
+
+
 def as_somebody(work: Callable[[], Any]) -> Any:
     """What the work gives in a process that is not root's."""
     reading, writing = os.pipe()
     pid = os.fork()
     if pid == 0:
         try:
-            if os.geteuid() == 0:
-                os.setgroups([])
-                os.setresgid(SOMEBODY, SOMEBODY, SOMEBODY)
-                os.setresuid(SOMEBODY, SOMEBODY, SOMEBODY)
+            become_somebody()
             said = json.dumps({"gives": work()})
         except BaseException:  # noqa: BLE001  (told to the test, which fails by it)
             said = json.dumps({"raises": traceback.format_exc()})
         os.write(writing, said.encode())
-        sys.stdout.flush()
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as pipe:
@@ -111,3 +117,98 @@ def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, in_cell
     deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
     notes = as_somebody(lambda: in_cell(replace(outside, tmp=""), deep).notes)
     assert notes[0].startswith("tell the person")
+
+
+def started(scope: Scope, command: str, records: Path) -> tuple[Cell, "subprocess.Popen[bytes]"]:
+    """A cell whose command has said a line, and goes on."""
+    cell = strict(scope, command, bwrap=str(found()), records=str(records))
+    running = subprocess.Popen(cell.argv, env={}, cwd="/", stdout=subprocess.PIPE, pass_fds=cell.fds)
+    for fd in cell.fds:
+        os.close(fd)
+    assert running.stdout is not None
+    assert running.stdout.readline() == b"ready\n"
+    return cell, running
+
+
+def killed(scope: Scope, command: str, records: Path, number: int) -> None:
+    """A process that runs a command is ended by a signal while the command does nothing any more but wait."""
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            become_somebody()
+            for each in (signal.SIGTERM, signal.SIGHUP):
+                signal.signal(each, signal.SIG_DFL)
+            started(scope, f"{command}; echo ready; sleep 1000", records)
+            os.write(writing, b"ready")
+            signal.pause()
+        finally:
+            os._exit(1)
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        assert pipe.read(5) == b"ready"
+        os.kill(pid, number)
+        os.waitpid(pid, 0)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
+def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwhile(
+    outside: Scope, room: Path, in_cell: InCell, number: int
+):
+    """The next command does it, before it looks at what is there. Shows: S12, S13."""
+    (room / "ws/.npmrc").write_text("mine")
+    killed(outside, "echo evil > .envrc; " + PLANT + "chmod 555 r/.git", room / "cells", number)
+    assert (room / "ws/.envrc").exists()
+    notes = as_somebody(lambda: in_cell(outside, "true", records=room / "cells").notes)
+    assert not (room / "ws/.envrc").exists()
+    assert not (room / "ws/r/.git/config").exists()
+    assert (room / "ws/.npmrc").read_text() == "mine"
+    assert any(".envrc" in note and "killed" in note for note in notes)
+    assert list((room / "cells").iterdir()) == []
+    assert as_somebody(lambda: in_cell(outside, "true", records=room / "cells").notes) == []
+
+
+def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
+    outside: Scope, room: Path, in_cell: InCell
+):
+    killed(outside, "ln -s evil .bashrc", room / "cells", signal.SIGKILL)
+    other = room / "other"
+    other.mkdir()
+    elsewhere = replace(outside, root=str(other), read=(below(str(other)),), write=(), tmp="")
+    notes = as_somebody(lambda: in_cell(elsewhere, "true", records=room / "cells").notes)
+    assert notes == []
+    assert not os.path.lexists(room / "ws/.bashrc")
+
+
+def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
+    outside: Scope, room: Path, in_cell: InCell
+):
+    (room / "cells").mkdir()
+    (room / "cells/half.json").write_text('{"scope":')
+    (room / "cells/begun").touch()
+    os.chown(room / "ws", os.geteuid(), os.getegid())
+    os.chown(room, os.geteuid(), os.getegid())
+    assert in_cell(outside, "echo ran", records=room / "cells").text == "ran\n"
+    assert list((room / "cells").iterdir()) == []
+
+
+def test_what_one_command_planted_was_not_there_before_another_that_began_later(outside: Scope, room: Path):
+    """Else the later one could plant it again when the first has ended. Shows: S12."""
+    (room / "ws/.npmrc").write_text("mine")
+    os.chown(room / "ws", os.geteuid(), os.getegid())
+    os.chown(room, os.geteuid(), os.getegid())
+    wait = "; echo ready; while [ ! -e {0} ]; do sleep 0.01; done; "
+    plant = "ln -s evil .bashrc; echo evil > .envrc"
+    first, one = started(outside, plant + wait.format("go1"), room / "cells")
+    second, two = started(outside, "true" + wait.format("go2") + plant, room / "cells")
+    assert len(list((room / "cells").iterdir())) == 2
+    for cell, running, name in ((first, one, "go1"), (second, two, "go2")):
+        (room / "ws" / name).touch()
+        running.wait()
+        assert running.stdout is not None
+        running.stdout.close()
+        assert any(".envrc" in note for note in cell.after())
+        assert not os.path.lexists(room / "ws/.envrc")
+        assert not os.path.lexists(room / "ws/.bashrc")
+    assert (room / "ws/.npmrc").read_text() == "mine"
+    assert list((room / "cells").iterdir()) == []

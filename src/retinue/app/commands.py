@@ -24,6 +24,7 @@ class Commands:
             raise BadConfig(f"{LOWERED} is {said!r}; it can be {', '.join(Level)}")
         self._most = Level(said)
         self._env = config.env
+        self._records = config.home / "cells"
 
     async def level(self) -> Level:
         return await self._probe.level()
@@ -38,6 +39,14 @@ class Commands:
 
         return run
 
+    def sweep(self) -> list[str]:
+        """Puts right what commands left whose process was killed, and says what that was."""
+        if not self._records.is_dir() or not any(self._records.iterdir()):
+            return []
+        from retinue.sandbox.watch import swept
+
+        return [note for _, notes in swept(str(self._records)) for note in notes]
+
     @cached_property
     def _probe(self):
         from retinue.sandbox.probe import Probe
@@ -48,7 +57,7 @@ class Commands:
     def _bound(self) -> Callable[[Scope], Shell]:
         from retinue.sandbox.shell import bound
 
-        return bound(self._probe, self._env)
+        return bound(self._probe, self._env, str(self._records))
 
 
 async def loosest(run: str, portions: AsyncIterable[list[Entry]]) -> Level | None:

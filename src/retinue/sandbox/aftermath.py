@@ -5,9 +5,9 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
+from dataclasses import dataclass
 
 from retinue.domain.scope import Scope
-from retinue.sandbox.mounts import Plan
 from retinue.sandbox.reopen import mended, opened
 from retinue.sandbox.survey import Kind, Sight, survey
 
@@ -21,45 +21,58 @@ _TRIES = 8
 _SAID = 8
 
 
-def put_right(scope: Scope, plan: Plan) -> tuple[str, ...]:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """What must be known to put things right after a command."""
+
+    scope: Scope
+    writable: tuple[str, ...]
+    """The folders that it may change."""
+    sight: dict[str, Kind]
+    """What was closed in them before."""
+    links: dict[str, str]
+    """Closed names that were links, and where they led."""
+
+
+def put_right(before: Before) -> tuple[str, ...]:
     """Renames whatever is newly there and closed, removes pipes, puts back links that were replaced. Nothing is lost:
     what was made stands beside its old place under a name that nothing obeys. What was closed before
     is left alone: the command could not reach it, so whoever changed it was somebody else."""
     notes: list[str] = []
-    for path, kind in _seen(scope, plan).items():
-        if path in plan.sight:
+    for path, kind in _seen(before).items():
+        if path in before.sight:
             continue
         if kind is Kind.DARK:
             notes.append(_still_dark(path))
         else:
-            notes.append(_taken(path, kind, plan.writable))
-    for path, target in plan.links.items():
+            notes.append(_taken(path, kind, before.writable))
+    for path, target in before.links.items():
         if not _leads(path, target):
-            notes.append(_put_back(path, target, plan.writable))
+            notes.append(_put_back(path, target, before.writable))
     return _some(notes)
 
 
-def _seen(scope: Scope, plan: Plan) -> Sight:
+def _seen(before: Before) -> Sight:
     """All that is there now. A folder that cannot be listed can still be obeyed by those who know the names in it: it
     is made listable first, and then those in it."""
-    now = dict(survey(scope, plan.writable, limit=MAX_NAMES, calm=False))
-    tried = set[str](plan.sight)
-    dark = _opened(now, tried, plan)
+    now = dict(survey(before.scope, before.writable, limit=MAX_NAMES, calm=False))
+    tried = set[str](before.sight)
+    dark = _opened(now, tried, before.writable)
     while dark:
-        more = survey(scope, dark, limit=MAX_NAMES, calm=False)
+        more = survey(before.scope, dark, limit=MAX_NAMES, calm=False)
         now |= more
-        dark = _opened(more, tried, plan)
+        dark = _opened(more, tried, before.writable)
     return now
 
 
-def _opened(sight: Sight, tried: set[str], plan: Plan) -> list[str]:
+def _opened(sight: Sight, tried: set[str], trees: tuple[str, ...]) -> list[str]:
     """The folders that were closed to us by their mode or that of one above, and are so no more. Each is tried once."""
     found: list[str] = []
     for path, kind in sight.items():
         if kind is Kind.DARK and path not in tried:
             tried.add(path)
             with suppress(OSError):
-                _make_listable(path, plan.writable)
+                _make_listable(path, trees)
                 found.append(path)
     return found
 

@@ -29,15 +29,16 @@ HANDED_ON = ("PATH", "HOME", "USER", "LOGNAME", "LANG", "LC_ALL", "TZ")
 _SET_DUMPABLE = 4
 
 
-def bound(probe: Probe, env: Mapping[str, str]) -> Callable[[Scope], Shell]:
-    """The shell of each scope. The level is asked for again at every command, and found out once."""
+def bound(probe: Probe, env: Mapping[str, str], records: str = "") -> Callable[[Scope], Shell]:
+    """The shell of each scope. The level is asked for again at every command, and found out once. `records` is a folder
+    of our own for what must outlive a kill."""
 
     def shell(scope: Scope) -> Shell:
         async def run(command: str, seconds: float) -> Ran:
             _possible(command)
             found = await probe.found()
             own = await asyncio.to_thread(_own_tmp, scope)
-            cell = await _built(lambda: cell_of(found, scope, command, env))
+            cell = await _built(lambda: cell_of(found, scope, command, env, records))
             ended = await process.run(cell, seconds, _keeper(own))
             return _ran(ended, found.level)
 
@@ -46,9 +47,9 @@ def bound(probe: Probe, env: Mapping[str, str]) -> Callable[[Scope], Shell]:
     return shell
 
 
-def cell_of(found: Found, scope: Scope, command: str, env: Mapping[str, str]) -> Cell:
+def cell_of(found: Found, scope: Scope, command: str, env: Mapping[str, str], records: str = "") -> Cell:
     if found.level is Level.STRICT:
-        return strict(scope, command, bwrap=found.bwrap)
+        return strict(scope, command, bwrap=found.bwrap, records=records)
     if found.level is Level.LANDLOCK:
         return landlocked(scope, command, code=found.code)
     _unreadable()
