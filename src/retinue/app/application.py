@@ -69,8 +69,9 @@ class App(Sessions, Rights):
         self._owner = Owner(config.home)
         self._ledger_seen = False
         self._commands = Commands(config)
-        for note in self._commands.sweep():
-            log_line(config.home, {"at": "start", "left by a command that was killed": note})
+        with suppress(OSError):  # the same
+            for note in self._commands.sweep():
+                log_line(config.home, {"at": "start", "left by a command that was killed": note})
         self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())

@@ -74,11 +74,12 @@ def begun(folder: str, before: Before) -> Watch:
 
 
 def swept(folder: str) -> list[tuple[Before | None, tuple[str, ...]]]:
-    """Puts right what commands left whose process was killed before it could, and says what that was."""
+    """Puts right what commands left whose process was killed before it could, and says what that was. The records of
+    another user are that user's to sweep."""
     found: list[tuple[Before | None, tuple[str, ...]]] = []
     for name in _names(folder):
         path = f"{folder}/{name}"
-        with suppress(FileNotFoundError, BlockingIOError), _locked(path) as descriptor:
+        with suppress(FileNotFoundError, BlockingIOError, PermissionError), _locked(path) as descriptor:
             if name.endswith(_WHOLE):
                 if not found:
                     time.sleep(_DYING)
@@ -130,7 +131,7 @@ def _is_made_since(path: str, kind: Kind, other: Before) -> bool:
 def _others(folder: str) -> Iterator[Before]:
     for name in _names(folder):
         if name.endswith(_WHOLE):
-            with suppress(FileNotFoundError), _opened(f"{folder}/{name}") as descriptor:
+            with suppress(FileNotFoundError, PermissionError), _opened(f"{folder}/{name}") as descriptor:
                 if (other := _read(descriptor)) is not None:
                     yield other
 
