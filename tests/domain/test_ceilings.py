@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, ceiling_of
-from retinue.domain.rule import named, unescaped
+from retinue.domain.rule import Rule, named, unescaped
 from retinue.domain.scope import (
     DEFAULT_DENY,
     DEFAULT_WRITE,
@@ -438,3 +438,64 @@ def test_a_component_is_named_outright_unless_it_holds_a_glob():
     assert [unescaped(part) for part in ("a*", "a?", "[a]", "a\\*", "a\\", "\\\\", "")] == [
         None, None, None, "a*", "a\\", "\\", "",
     ]  # fmt: skip
+
+
+def test_only_names_below_tmp_are_the_agents_own_and_free_of_ceilings():
+    """Shows: F18, T06."""
+    scope = Scope(
+        root="/w", read=("/**",), write=("/**",), tmp="/t", ceilings=(Ceiling(by="s", read=(), write=()),)
+    )
+    assert [scope.private(name) for name in ("/tmp", "/tmp/a", "/tmpx", "/w/a", "/", "/t/a")] == [
+        True, True, False, False, False, False,
+    ]  # fmt: skip
+    for wish in WISHES:
+        assert scope.path("/tmp/a", wish).ok
+        assert not scope.path("/w/a", wish).ok
+        assert not scope.path("/t/a", wish).ok
+
+
+def test_a_scope_that_nobody_filled_in_is_that_of_the_top_without_a_place():
+    assert Scope() == Scope(
+        root="/", made=False, label="", tmp="", writable=True, configured=True, depth=0, orchestrates=False
+    )
+    assert Ground(root="/w") == Ground(
+        root="/w",
+        made=False,
+        label="",
+        tmp="",
+        writable=True,
+        child=False,
+        depth=0,
+        ceilings=(),
+        lifted=Paths(),
+    )
+
+
+def test_below_the_top_others_are_started_only_where_the_definition_says_so():
+    assert Scope().hands_on("door") is True
+    assert Scope(depth=1).hands_on("door") is False
+    assert Scope(depth=1, orchestrates=True).hands_on("door") is True
+    assert Scope(depth=1, tools=Rule(allow=("door",))).hands_on("door") is True
+    assert Scope(depth=1, tools=Rule(allow=("do*",))).hands_on("door") is False
+
+
+def test_a_scope_spares_the_commands_that_its_definition_names():
+    scope = Scope(commands=ShellCommands(allow=("git",)))
+    assert (scope.grants_command("git status").ok, scope.grants_command("ls").ok) == (True, False)
+
+
+def test_a_workspace_stays_writable_when_a_person_adds_a_path_to_write():
+    added = Agent(name="a", paths=Paths(write=("/x",)))
+    narrow = compile_scope(added, Ground(root="/w"))
+    kept = compile_scope(added, Ground(root="/w", lifted=Paths(write=("/w/**", "/x"))))
+    assert (narrow.write, kept.write, kept.granted) == (("/x",), ("/w/**", "/x"), ("/x",))
+    child = compile_scope(added, Ground(root="/w", child=True, lifted=Paths(write=("/w/**", "/x"))))
+    assert child.write == ("/x",)
+
+
+def test_a_workspace_made_for_an_agent_is_written_without_asking():
+    made = compile_scope(Agent(name="a"), Ground(root="/h/1", made=True))
+    assert made.granted == ("/h/1/**",)
+    assert made.grants_write("/h/1/a")
+    said = compile_scope(Agent(name="a", paths=Paths(write=("out",))), Ground(root="/h/1", made=True))
+    assert said.granted == ("/h/1/out",)

@@ -1,0 +1,303 @@
+"""Leave at its edges: what was allowed and is denied since, what was asked twice, and what no grant speaks for."""
+
+import asyncio
+import json
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.level import Level
+from retinue.domain.limits import Limits
+from retinue.domain.run import Status
+from retinue.domain.scope import Bounds
+from retinue.engine.chance import system_chance
+from retinue.errors import OutOfScope
+from retinue.ports import Call, Chance, Tool, Tx
+from retinue.runtime import control
+from retinue.testing.played import calls, says
+from retinue.testing.shells import PlayedShell
+from retinue.tools.define import tool
+
+FAR = "/etc/passwd"
+made: list[str] = []
+
+
+@pytest.fixture(autouse=True)
+def nothing_yet():
+    made.clear()
+
+
+def latest(said: list[Bounds]) -> Bounds:
+    return said[-1]
+
+
+async def approvals(house: Any) -> list[Approval]:
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals()
+
+    return await house.ports.ledger.look(step)
+
+
+async def answer(house: Any, said: Answer) -> None:
+    (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
+    await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+
+
+def more(name: str, resource: str) -> Any:
+    wish = {"tool": name, "resource": resource, "reason": "x"}
+    return calls(("request_scope_expansion", json.dumps(wish)))
+
+
+async def test_a_yes_that_was_used_under_other_rights_is_used(world: Any):
+    """Asked, allowed, asked anew because the rights changed, allowed again, begun, and killed. Shows: P10, P11."""
+    never = asyncio.Event()
+
+    @tool(name="mail")
+    async def mail() -> str:
+        """Sends."""
+        made.append("sent")
+        await never.wait()
+        return "sent"
+
+    now = [Bounds()]
+    ports: dict[str, Any] = {"tools": [mail], "policy": Policy.ASK, "bounds": partial(latest, now)}
+    async with world.open(calls(("mail", "{}")), **ports) as house:
+        run = await house.run("Send.")
+        now.append(Bounds(deny_tools=("other",)))
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.WAITING
+        await answer(house, Answer.ALLOW)
+        while not made:  # noqa: ASYNC110  (the tool's own task leaves the mark)
+            await asyncio.sleep(0.002)
+        assert [each.state for each in await approvals(house)] == [State.ALLOWED, State.USED]
+    async with world.open(says("Perhaps."), **ports) as house:
+        done = await house.resume(run)
+        assert (done.status, made) == (Status.DONE, ["sent"])
+        (result,) = await house.results(run)
+        assert "Outcome unknown" in result.text
+
+
+async def test_what_was_allowed_once_and_is_denied_since_is_neither_opened_nor_used_up(world: Any):
+    """Shows: L024."""
+    now = [Bounds()]
+
+    def reads(_: Any) -> Any:
+        now.append(Bounds(deny_paths=(FAR,)))
+        return calls(("read", json.dumps({"path": FAR})))
+
+    async with world.open(more("read", FAR), reads, says("No."), bounds=partial(latest, now)) as house:
+        run = await house.run("Read.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        _, refused = await house.results(run)
+        assert json.loads(refused.text)["deny_patterns"] == [FAR]
+        assert [each.state for each in await approvals(house)] == [State.ALLOWED]
+
+
+async def test_a_write_outside_the_scope_is_allowed_once(world: Any):
+    """Shows: A093, A094."""
+    world.agent("general", "paths: {write: ['out/**']}\n")
+    wish = calls(("write", '{"path": "a.txt", "content": "x"}'))
+    async with world.open(more("write", "a.txt"), wish, wish, says("Done."), policy=Policy.ASK) as house:
+        run = await house.run("Write.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        _, first, second = await house.results(run)
+        assert (first.ok, second.ok) == (True, False)
+        assert (world.workspace / "a.txt").read_text() == "x"
+
+
+@pytest.mark.parametrize("name", [".envrc", ".git", ".github/workflows/ci.yml"])
+async def test_what_other_programs_obey_is_asked_for_even_where_everything_else_goes_by_itself(
+    world: Any, name: str
+):
+    world.agent("general", "paths: {write: ['**']}\n")
+    wish = calls(("write", json.dumps({"path": name, "content": "x"})))
+    async with world.open(wish, says("Done."), policy=Policy.AUTO) as house:
+        run = await house.run("Write.")
+        assert (run.status, list(world.workspace.rglob("*"))) == (Status.WAITING, [])
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        assert (world.workspace / name).read_text() == "x"
+
+
+def peeks() -> Tool:
+    """A tool that reads one file and acts on the world by it."""
+
+    @tool(name="peek", touches=("read", "path"))
+    async def peek(call: Call, path: str) -> str:
+        """Reads."""
+        made.append(path)
+        return call.files.read(path).data.decode()
+
+    return peek
+
+
+async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(world: Any):
+    (world.workspace / "a").write_text("words")
+    script = [
+        calls(("peek", json.dumps({"path": FAR}))),
+        calls(("peek", '{"path": "a"}')),
+        says("Done."),
+    ]
+    async with world.open(*script, tools=[peeks()], policy=Policy.ASK) as house:
+        run = await house.run("Peek.")
+        (refused,) = await house.results(run)
+        assert (json.loads(refused.text)["error"], made) == ("out_of_scope", [])
+        (asked,) = await approvals(house)
+        assert (asked.touch, asked.resource) == ("read", f"{house.root}/a")
+        assert asked.reason == "nothing grants read there in advance"
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        assert [each.text for each in await house.results(run)][1:] == ["words"]
+
+
+async def test_a_denied_command_is_refused_before_anybody_is_asked(world: Any):
+    """Shows: A090, A092."""
+    world.agent("general", "shell_commands: {allow: ['*'], deny: [sudo]}\n")
+    shell = PlayedShell(level=Level.STRICT)
+    script = [calls(("bash", '{"command": "ls; sudo\\nls"}')), says("Done.")]
+    for policy in Policy:
+        async with world.open(*script, policy=policy, shell=shell, level=shell.at()) as house:
+            run = await house.run("Run.")
+            (result,) = await house.results(run)
+            refused = json.loads(result.text)
+            assert (refused["error"], refused["resource"]) == ("command_not_allowed", "ls; sudo\nls")
+            assert (refused["deny_patterns"], shell.ran, await approvals(house)) == (["sudo"], [], [])
+
+
+@pytest.mark.parametrize("level", [Level.LANDLOCK, Level.NONE])
+async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_call(
+    world: Any, level: Level
+):
+    """Shows: S16, T10."""
+    shell = PlayedShell(level=level)
+    script = [more("bash", "ls"), calls(("bash", '{"command": "ls"}')), says("Done.")]
+    async with world.open(*script, policy=Policy.AUTO, shell=shell, level=shell.at()) as house:
+        run = await house.run("Run.")
+        await answer(house, Answer.ALLOW)
+        assert ((await house.ended(run)).status, shell.ran) == (Status.WAITING, [])
+        first, second = await approvals(house)
+        assert (first.touch, first.level, second.touch, second.level) == ("more", None, "run", level)
+
+
+async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(world: Any):
+    """Shows: T10, S16."""
+    tight, loose = PlayedShell(level=Level.STRICT), PlayedShell(level=Level.NONE)
+    wish = calls(("bash", '{"command": "ls"}'))
+    async with world.open(wish, policy=Policy.ASK, shell=tight, level=tight.at()) as house:
+        run = await house.run("Run.")
+        (first,) = await approvals(house)
+    async with world.open(says("Done."), policy=Policy.ASK, shell=loose, level=loose.at()) as house:
+        await control.answer(first.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: False)
+        assert (await house.ended(run)).status is Status.WAITING
+        assert (tight.ran, loose.ran) == ([], [])
+        assert [(each.state, each.level) for each in await approvals(house)] == [
+            (State.ALLOWED, Level.STRICT),
+            (State.PENDING, Level.NONE),
+        ]
+
+
+async def test_a_refusal_about_nothing_uses_no_yes_up(world: Any):
+    @tool(effect="read", touches=("read", "path"))
+    async def sulk(path: str) -> str:
+        """Refuses without a reason."""
+        raise OutOfScope(f"not {Path(path).name}")
+
+    script = [more("read", FAR), calls(("sulk", json.dumps({"path": FAR}))), says("Done.")]
+    async with world.open(*script, tools=[sulk]) as house:
+        run = await house.run("Read.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        assert [each.state for each in await approvals(house)] == [State.ALLOWED]
+
+
+async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(world: Any):
+    """Shows: P11."""
+    never = asyncio.Event()
+
+    @tool(name="put", effect="idempotent")
+    async def put() -> str:
+        """Puts."""
+        made.append("put")
+        if len(made) == 1:
+            await never.wait()
+        return "put"
+
+    async with world.open(calls(("put", "{}")), tools=[put], policy=Policy.ASK) as house:
+        run = await house.run("Put.")
+        await answer(house, Answer.ALLOW)
+        while not made:  # noqa: ASYNC110  (the tool's own task leaves the mark)
+            await asyncio.sleep(0.002)
+    async with world.open(says("Done."), tools=[put], policy=Policy.ASK) as house:
+        assert (await house.resume(run)).status is Status.WAITING
+        assert [each.state for each in await approvals(house)] == [State.USED, State.PENDING]
+        assert made == ["put"]
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        assert made == ["put", "put"]
+
+
+@pytest.mark.parametrize("touch", ["read", "write"])
+async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: Any, touch: Any):
+    world.agent("general", "paths: {read: ['in/**'], write: ['in/**']}\n")
+    (world.workspace / "a").write_text("old")
+
+    @tool(name="own", asks="never", touches=(touch, "path"))
+    async def own(call: Call, path: str) -> str:
+        """Reads or writes."""
+        return call.files.read(path).data.decode() if touch == "read" else call.files.write(path, b"new").real
+
+    wish = calls(("own", '{"path": "a"}'))
+    async with world.open(wish, more("own", "a"), wish, wish, says("Done."), tools=[own]) as house:
+        run = await house.run("Go.")
+        await answer(house, Answer.ALLOW)
+        assert (await house.ended(run)).status is Status.DONE
+        assert [each.ok for each in await house.results(run)] == [False, True, True, False]
+
+
+@dataclass(slots=True)
+class Later:
+    """A clock that can be put forward."""
+
+    by: timedelta = timedelta()
+
+    def now(self) -> datetime:
+        return datetime.now(UTC) + self.by
+
+    def chance(self) -> Chance:
+        return replace(system_chance(), now=self.now)
+
+
+async def test_a_yes_in_time_is_used_even_when_the_call_comes_late(world: Any):
+    """Shows: T12."""
+    clock = Later()
+    both = calls(("peek", '{"path": "a"}'), ("peek", '{"path": "b"}'))
+    for name in "ab":
+        (world.workspace / name).write_text(name)
+    brief: dict[str, Any] = {
+        "limits": Limits(approval_seconds=60),
+        "policy": Policy.ASK,
+        "chance": clock.chance(),
+    }
+    async with world.open(both, tools=[peeks()], **brief) as house:
+        run = await house.run("Peek.")
+        first, second = await approvals(house)
+    async with world.open(says("Done."), tools=[peeks()], **brief) as house:
+
+        def said(tx: Tx) -> None:
+            tx.set_approval(first.answered(Answer.ALLOW, by="person", at=clock.now()))
+
+        await house.ports.ledger.do(said)
+        clock.by = timedelta(minutes=5)
+        done = await house.resume(run)
+        assert (done.status, made) == (Status.DONE, [json.loads(first.args)["path"]])
+        states = {each.id: each.state for each in await approvals(house)}
+        assert states == {first.id: State.USED, second.id: State.EXPIRED}
+        refused = [json.loads(each.text) for each in await house.results(run) if not each.ok]
+        assert ["nobody answered within 60 s" in each["message"] for each in refused] == [True]
