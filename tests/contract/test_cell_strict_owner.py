@@ -14,6 +14,8 @@ from typing import Any
 
 import pytest
 
+from retinue.app.commands import Commands
+from retinue.config import load
 from retinue.domain.rule import below
 from retinue.domain.scope import Scope
 from retinue.sandbox.bubblewrap import found, strict
@@ -180,6 +182,15 @@ def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
     assert not os.path.lexists(room / "ws/.bashrc")
 
 
+def test_the_application_puts_it_right_when_it_starts(outside: Scope, room: Path):
+    killed(outside, "echo evil > .envrc; chmod 555 .", room / "cells", signal.SIGKILL)
+    assert (room / "ws/.envrc").exists()
+    notes = as_somebody(Commands(load({}, home=str(room))).sweep)
+    assert any(".envrc" in note for note in notes)
+    assert not (room / "ws/.envrc").exists()
+    assert Commands(load({}, home=str(room))).sweep() == []
+
+
 def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
     outside: Scope, room: Path, in_cell: InCell
 ):
@@ -188,7 +199,9 @@ def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
     (room / "cells/begun").touch()
     os.chown(room / "ws", os.geteuid(), os.getegid())
     os.chown(room, os.geteuid(), os.getegid())
-    assert in_cell(outside, "echo ran", records=room / "cells").text == "ran\n"
+    came = in_cell(outside, "echo ran", records=room / "cells")
+    assert came.text == "ran\n"
+    assert any("tell the person" in note and "half.json" in note for note in came.notes)
     assert list((room / "cells").iterdir()) == []
 
 

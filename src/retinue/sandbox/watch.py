@@ -91,7 +91,7 @@ def swept(folder: str) -> list[tuple[Before | None, tuple[str, ...]]]:
 def told(found: Iterable[tuple[Before | None, tuple[str, ...]]], writable: tuple[str, ...]) -> Iterator[str]:
     """What an agent may know of it: names only of folders that it works in itself."""
     for before, notes in found:
-        if before is not None and any(_within(tree, writable) for tree in before.writable):
+        if before is None or any(_within(tree, writable) for tree in before.writable):
             yield from (f"left by a command that was killed: {note}" for note in notes)
 
 
