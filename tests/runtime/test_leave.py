@@ -115,7 +115,10 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
             (refused,) = await refusals(house, run)
             assert (run.status, asked, done) == (Status.DONE, [], [])
             assert refused["error"] == "approval_denied"
-            assert "(approvals = deny)" in refused["message"]
+            assert refused["message"] == (
+                "act was not done: the configuration answers every such question with no (approvals = deny). "
+                "Go on without it, or say what you need it for."
+            )
 
 
 REASONS: list[tuple[Any, str, Level, str, Level | None]] = [

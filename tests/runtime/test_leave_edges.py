@@ -186,6 +186,33 @@ async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_
         assert (first.touch, first.level, second.touch, second.level) == ("more", None, "run", level)
 
 
+async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: Any):
+    """Shows: T10."""
+    shell = PlayedShell(level=Level.STRICT)
+    twice = calls(("bash", '{"command": "ls; ls"}'), ("bash", '{"command": "ls; ls"}'))
+    async with world.open(twice, says("Done."), policy=Policy.ASK, shell=shell, level=shell.at()) as house:
+        run = await house.run("Run.")
+        first, second = await approvals(house)
+        await control.answer(second.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        assert (await house.ended(run)).status is Status.WAITING
+        assert [(each.id, each.state) for each in await approvals(house)] == [
+            (first.id, State.PENDING),
+            (second.id, State.USED),
+        ]
+        assert len(shell.ran) == 1
+
+
+async def test_what_was_added_is_no_yes_to_a_single_call(world: Any):
+    """Shows: A093."""
+    shell = PlayedShell(level=Level.STRICT)
+    script = [more("bash", "ls"), calls(("bash", '{"command": "ls"}')), says("Done.")]
+    async with world.open(*script, policy=Policy.ASK, shell=shell, level=shell.at()) as house:
+        run = await house.run("Run.")
+        await answer(house, Answer.ADD)
+        assert (await house.ended(run)).status is Status.DONE
+        assert ([each.state for each in await approvals(house)], len(shell.ran)) == ([State.ALLOWED], 1)
+
+
 async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(world: Any):
     """Shows: T10, S16."""
     tight, loose = PlayedShell(level=Level.STRICT), PlayedShell(level=Level.NONE)
@@ -263,12 +290,12 @@ async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: 
 
 @dataclass(slots=True)
 class Later:
-    """A clock that can be put forward."""
+    """A clock that stands still until it is put forward."""
 
-    by: timedelta = timedelta()
+    at: datetime = datetime(2026, 1, 1, tzinfo=UTC)
 
     def now(self) -> datetime:
-        return datetime.now(UTC) + self.by
+        return self.at
 
     def chance(self) -> Chance:
         return replace(system_chance(), now=self.now)
@@ -294,7 +321,7 @@ async def test_a_yes_in_time_is_used_even_when_the_call_comes_late(world: Any):
             tx.set_approval(first.answered(Answer.ALLOW, by="person", at=clock.now()))
 
         await house.ports.ledger.do(said)
-        clock.by = timedelta(minutes=5)
+        clock.at += timedelta(seconds=60)
         done = await house.resume(run)
         assert (done.status, made) == (Status.DONE, [json.loads(first.args)["path"]])
         states = {each.id: each.state for each in await approvals(house)}
