@@ -30,34 +30,44 @@ def known_elsewhere(trees: Iterable[str], closed: Container[str]) -> list[str]:
     counts: dict[tuple[int, int], int] = {}
     pending = [top for top in trees if first_match(LINKED, f"{top}/any") is None]
     while pending:
-        try:
-            entries = os.scandir(pending.pop())
-        except OSError:
-            continue
-        with entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False):
-                    if (
-                        entry.name not in _INSTALLED
-                        and entry.path not in closed
-                        and not _is_shared(entry.path)
-                    ):
-                        pending.append(entry.path)
-                elif entry.is_file(follow_symlinks=False):
-                    status = _status(entry)
-                    if status is not None and status.st_nlink > 1 and entry.path not in closed:
-                        which = (status.st_dev, status.st_ino)
-                        names.setdefault(which, []).append(entry.path)
-                        counts[which] = status.st_nlink
+        folder = pending.pop()
+        folders, several = _looked_into(folder)
+        pending += [
+            path for name in folders if (path := f"{folder}/{name}") not in closed and not _is_shared(path)
+        ]
+        for name, status in several:
+            if (path := f"{folder}/{name}") not in closed:
+                which = (status.st_dev, status.st_ino)
+                names.setdefault(which, []).append(path)
+                counts[which] = status.st_nlink
     return [path for which, paths in names.items() if len(paths) < counts[which] for path in paths]
+
+
+def _looked_into(folder: str) -> tuple[list[str], list[tuple[str, os.stat_result]]]:
+    """The folders in it that may be entered, and the files with several names. Through no link, and each file by its
+    short name, which costs less than the way from the root. What cannot be listed is hidden from a command anyway."""
+    folders: list[str] = []
+    several: list[tuple[str, os.stat_result]] = []
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except OSError:
+        return folders, several
+    try:
+        with os.scandir(fd) as entries:
+            for entry in entries:
+                if entry.is_file(follow_symlinks=False):
+                    try:
+                        status = entry.stat(follow_symlinks=False)
+                    except FileNotFoundError:
+                        continue
+                    if status.st_nlink > 1:
+                        several.append((entry.name, status))
+                elif entry.is_dir(follow_symlinks=False) and entry.name not in _INSTALLED:
+                    folders.append(entry.name)
+    finally:
+        os.close(fd)
+    return folders, several
 
 
 def _is_shared(folder: str) -> bool:
     return folder.endswith(_OBJECTS)
-
-
-def _status(entry: "os.DirEntry[str]") -> os.stat_result | None:
-    try:
-        return entry.stat(follow_symlinks=False)
-    except OSError:
-        return None
