@@ -19,7 +19,10 @@ def fired(*words: str) -> Any:
 
 @pytest.mark.parametrize("part", ["1/4", "3/4"])
 def test_nothing_that_a_model_asks_its_tools_for_leads_out(part: str):
-    """Every second attack; `scripts/battery` makes them all. Shows: S01, X10."""
+    """Every second attack; `scripts/battery` makes them all.
+
+    Shows: S01, X10.
+    """
     report = fired("--part", part)
     assert report["level"] == "strict"
     assert report["escaped"] == []
@@ -29,7 +32,10 @@ def test_nothing_that_a_model_asks_its_tools_for_leads_out(part: str):
 
 
 def test_the_same_attacks_work_where_nothing_holds_them():
-    """An attack that never works shows nothing. These are some that any user can make. Shows: S01."""
+    """An attack that never works shows nothing. These are some that any user can make.
+
+    Shows: S01.
+    """
     report = fired("--level", "none", "--only", "metadata outside", "--part", "1/2")
     assert report["level"] == "none"
     assert report["failed_controls"] == []

@@ -135,7 +135,10 @@ def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(scope: 
 
 
 def test_servers_of_this_machine_are_not_reached(scope: Scope, here: Path, in_cell: InCell):
-    """A socket in the workspace, one by an abstract name, and the loopback. Shows: S03, S04, S05."""
+    """A socket in the workspace, one by an abstract name, and the loopback.
+
+    Shows: S03, S04, S05.
+    """
     servers = [socket.socket(socket.AF_UNIX), socket.socket(socket.AF_UNIX), socket.socket()]
     before = Path.cwd()
     os.chdir(here)

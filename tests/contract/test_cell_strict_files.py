@@ -140,7 +140,10 @@ def test_what_git_and_editors_obey_cannot_be_changed(scope: Scope, here: Path, i
 def test_closed_names_that_appear_are_taken_away_and_nothing_is_lost(
     scope: Scope, here: Path, in_cell: InCell
 ):
-    """Also where a folder was moved to make room for another of its name. Shows: S12, S13."""
+    """Also where a folder was moved to make room for another of its name.
+
+    Shows: S12, S13.
+    """
     (here / "sub/.git/hooks").mkdir(parents=True)
     (here / "sub/.git/hooks/keep").write_text("kept")
     came = in_cell(
@@ -185,7 +188,10 @@ def test_a_link_at_a_closed_name_is_put_back_and_what_it_leads_to_is_not_changed
 
 
 def test_where_a_worktree_finds_its_repository_cannot_be_changed(scope: Scope, here: Path, in_cell: InCell):
-    """The repository itself is not there. Shows: F15."""
+    """The repository itself is not there.
+
+    Shows: F15.
+    """
     (here.parent / "outside/config").write_text("SECRET")
     (here / ".git").write_text(f"gitdir: {here.parent}/outside\n")
     came = in_cell(
@@ -196,7 +202,10 @@ def test_where_a_worktree_finds_its_repository_cannot_be_changed(scope: Scope, h
 
 
 def test_a_folder_that_holds_a_closed_place_cannot_be_renamed(scope: Scope, here: Path, in_cell: InCell):
-    """Under another name the next command would find it open. Shows: S13."""
+    """Under another name the next command would find it open.
+
+    Shows: S13.
+    """
     (here / "conf/.docker").mkdir(parents=True)
     (here / "conf/.docker/config.json").write_text("SECRET")
     first = in_cell(
@@ -209,7 +218,10 @@ def test_a_folder_that_holds_a_closed_place_cannot_be_renamed(scope: Scope, here
 
 
 def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: Path, in_cell: InCell):
-    """Its own preset, definitions and conversations. Shows: S14."""
+    """Its own preset, definitions and conversations.
+
+    Shows: S14.
+    """
     home = here / "data/retinue"
     (home / "sessions/main").mkdir(parents=True)
     (home / "sessions/main/preset.md").write_text("SECRET")
@@ -362,7 +374,10 @@ def test_a_folder_that_retinue_cannot_look_into_is_hidden(scope: Scope, here: Pa
 def test_what_a_command_makes_in_a_folder_that_cannot_be_listed_is_found(
     scope: Scope, here: Path, in_cell: InCell
 ):
-    """Git needs no list: it knows the names. Folders in such folders are found too. Shows: S12."""
+    """Git needs no list: it knows the names. Folders in such folders are found too.
+
+    Shows: S12.
+    """
     made = "mkdir -p {0}/.git/hooks && echo evil > {0}/.git/config && chmod 0311 {0}/.git && chmod 0 {0}; "
     came = in_cell(scope, made.format("new") + "mkdir deep; " + made.format("deep/er") + "chmod 0111 deep")
     assert len(came.notes) >= 4

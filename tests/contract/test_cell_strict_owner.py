@@ -90,7 +90,10 @@ def as_somebody(work: Callable[[], Any]) -> Any:
 def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
     outside: Scope, in_cell: InCell, who: str, command: str, gone: str
 ):
-    """We own the folders, so we open them again, and say so. Shows: S12, S13."""
+    """We own the folders, so we open them again, and say so.
+
+    Shows: S12, S13.
+    """
 
     def work() -> tuple[str, list[str]]:
         came = in_cell(outside, command)
@@ -157,7 +160,10 @@ def killed(scope: Scope, command: str, records: Path, number: int) -> None:
 def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwhile(
     outside: Scope, room: Path, in_cell: InCell, number: int
 ):
-    """The next command does it, before it looks at what is there. Shows: S12, S13."""
+    """The next command does it, before it looks at what is there.
+
+    Shows: S12, S13.
+    """
     (room / "ws/.npmrc").write_text("mine")
     killed(outside, "echo evil > .envrc; " + PLANT + "chmod 555 r/.git", room / "cells", number)
     assert (room / "ws/.envrc").exists()
@@ -206,7 +212,10 @@ def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
 
 
 def test_what_one_command_planted_was_not_there_before_another_that_began_later(outside: Scope, room: Path):
-    """Else the later one could plant it again when the first has ended. Shows: S12."""
+    """Else the later one could plant it again when the first has ended.
+
+    Shows: S12.
+    """
     (room / "ws/.npmrc").write_text("mine")
     os.chown(room / "ws", os.geteuid(), os.getegid())
     os.chown(room, os.geteuid(), os.getegid())

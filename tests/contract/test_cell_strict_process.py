@@ -42,7 +42,10 @@ def test_a_command_has_a_small_environment_and_no_other(
 
 
 def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Path, in_cell: InCell):
-    """Not even what the cell was built with. Shows: S26."""
+    """Not even what the cell was built with.
+
+    Shows: S26.
+    """
     with (here.parent / "outside/secret").open() as secret:
         os.set_inheritable(secret.fileno(), True)
         came = in_cell(
@@ -60,7 +63,10 @@ def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Pat
 
 
 def test_a_folder_that_is_open_by_mistake_keeps_the_command_from_running(scope: Scope):
-    """Through it the command could walk out. Shows: S26."""
+    """Through it the command could walk out.
+
+    Shows: S26.
+    """
     cell = strict(scope, "echo ran", bwrap=str(found()))
     leak = os.open("/", os.O_PATH | os.O_DIRECTORY)
     done = subprocess.run(
@@ -74,7 +80,10 @@ def test_a_folder_that_is_open_by_mistake_keeps_the_command_from_running(scope: 
 
 
 def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: InCell):
-    """Whoever runs Retinue, root included. Shows: S18."""
+    """Whoever runs Retinue, root included.
+
+    Shows: S18.
+    """
     came = in_cell(
         scope,
         "id -u; grep -E 'Cap(Eff|Prm|Bnd|Amb)|NoNewPrivs|^Seccomp:' /proc/self/status; hostname; whoami",
@@ -106,7 +115,10 @@ def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: InCell):
 
 
 def test_what_a_command_leaves_in_the_background_ends_with_it(scope: Scope, here: Path, in_cell: InCell):
-    """Also in a session of its own, twice forked, deaf to signals. Shows: K04."""
+    """Also in a session of its own, twice forked, deaf to signals.
+
+    Shows: K04.
+    """
     came = in_cell(
         scope,
         HOLD
@@ -168,7 +180,10 @@ def test_orphans_are_reaped_inside(scope: Scope, in_cell: InCell):
 
 
 def test_a_fork_bomb_meets_a_limit(scope: Scope, in_cell: InCell):
-    """Root is bound by a group of processes, where the machine has them. Shows: K06."""
+    """Root is bound by a group of processes, where the machine has them.
+
+    Shows: K06.
+    """
     came = in_cell(
         scope,
         """

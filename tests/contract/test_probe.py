@@ -75,7 +75,10 @@ async def test_it_is_tried_once(tmp_path: Path):
 
 
 async def test_where_user_namespaces_are_refused_by_the_kernel_the_level_falls_and_says_why():
-    """The probe itself runs behind a filter that refuses namespaces, as in a container. Shows: S16."""
+    """The probe itself runs behind a filter that refuses namespaces, as in a container.
+
+    Shows: S16.
+    """
     code = seccomp.program()
     assert code is not None
     program = (

@@ -138,7 +138,10 @@ async def test_what_no_command_can_be_is_refused_with_a_sentence(held: Held, com
 
 
 async def test_nobody_is_asked_for_input(held: Held):
-    """Standard input is empty and there is no terminal to open. Shows: K09."""
+    """Standard input is empty and there is no terminal to open.
+
+    Shows: K09.
+    """
     ran = await held('read line; echo "read: $?"; (echo x > /dev/tty) 2>/dev/null || echo no tty; tty')
     assert ran.text.splitlines()[:2] == ["read: 1", "no tty"]
     assert "not a tty" in ran.text
@@ -331,7 +334,10 @@ async def test_the_environment_is_a_short_list(held: Held, monkeypatch: pytest.M
 
 
 async def test_where_nothing_holds_a_command_our_own_memory_is_closed_to_it(held: Held):
-    """The kernel lets no other program of the same user read a process that says so. Shows: X10."""
+    """The kernel lets no other program of the same user read a process that says so.
+
+    Shows: X10.
+    """
     out, _ = program(held, "true").communicate()
     assert out.strip().rpartition("|")[2] == ("0" if held.level is Level.NONE else "1")
 
@@ -433,7 +439,10 @@ FORMS = textwrap.dedent("""\
 
 @pytest.mark.parametrize("held", [level for level in LEVELS if level is not Level.NONE], indirect=True)
 async def test_no_form_of_words_leads_out(held: Held, tmp_path: Path):
-    """Whatever the text looks like, the sandbox holds it; inside, the same forms work. Shows: S20, S21, S22."""
+    """Whatever the text looks like, the sandbox holds it; inside, the same forms work.
+
+    Shows: S20, S21, S22.
+    """
     forms = [*FORMS, " && ".join(["true"] * 51 + ["touch {out}"])]
     outside = tmp_path.resolve() / "outside"
     inside = held.root / "inside"

@@ -153,7 +153,10 @@ def test_a_torn_tail_is_found_from_the_end_as_from_the_whole(data: bytes, end: b
 
 
 def test_a_window_moves_rarely_while_the_conversation_grows():
-    """The beginning of a request stays the same over many turns. Shows: P31."""
+    """The beginning of a request stays the same over many turns.
+
+    Shows: P31.
+    """
     window, data, seen = 4000, HEAD, list[int]()
     for number in range(300):
         data += b"".join(map(render, exchange(number, ["ask " * 9, "say " * 9, "see " * 9], 1)))
@@ -305,7 +308,10 @@ async def lived(
 def test_whatever_happens_to_a_conversation_in_a_window_leaves_the_same_file(
     rounds: list[list[tuple[str, int]]], window: int
 ):
-    """Appends, edits before and in the window, stale saves, torn tails, typed words. Shows: P03, P14, P31."""
+    """Appends, edits before and in the window, stale saves, torn tails, typed words.
+
+    Shows: P03, P14, P31.
+    """
     with TemporaryDirectory() as one, TemporaryDirectory() as two:
         held, entries, cut = asyncio.run(lived(Path(one), window, rounds))
         whole, everything, _ = asyncio.run(lived(Path(two), 1 << 30, rounds))

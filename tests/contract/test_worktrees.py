@@ -222,7 +222,10 @@ async def test_whoever_is_cancelled_meanwhile_leaves_nothing(ground: Ground):
 
 
 async def test_hooks_do_not_run_and_filters_reach_nothing_outside(ground: Ground, tmp_path: Path):
-    """Judged by files outside the sandbox, with a control that shows that both would. Shows: S27."""
+    """Judged by files outside the sandbox, with a control that shows that both would.
+
+    Shows: S27.
+    """
     marks = tmp_path / "marks"
     marks.mkdir()
     hook = ground.repo / ".git" / "hooks" / "post-checkout"

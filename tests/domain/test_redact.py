@@ -71,7 +71,10 @@ def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[st
 
 
 def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict[str, Any]):
-    """Arguments of a call are JSON: a line end is two letters there. Shows: X09."""
+    """Arguments of a call are JSON: a line end is two letters there.
+
+    Shows: X09.
+    """
     redact = Redactor([])
     for name, each in planted.items():
         for around in ("{}", "({})", '"{}"', "see:{},", "\n{}\n", "é{}é", "key={};"):

@@ -54,7 +54,10 @@ def more(name: str, resource: str) -> Any:
 
 
 async def test_a_yes_that_was_used_under_other_rights_is_used(world: Any):
-    """Asked, allowed, asked anew because the rights changed, allowed again, begun, and killed. Shows: P10, P11."""
+    """Asked, allowed, asked anew because the rights changed, allowed again, begun, and killed.
+
+    Shows: P10, P11.
+    """
     never = asyncio.Event()
 
     @tool(name="mail")

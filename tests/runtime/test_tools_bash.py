@@ -91,7 +91,10 @@ async def allow(house: Any, asked: Approval) -> None:
 
 
 async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_held_loosely(world: Any):
-    """The sandbox is lost between the question and the answer: the question is asked anew. Shows: S17."""
+    """The sandbox is lost between the question and the answer: the question is asked anew.
+
+    Shows: S17.
+    """
     shell = PlayedShell(text="ok\n")
     kept = {"shell": shell, "level": shell.at(), "policy": Policy.ASK}
     async with world.open(WISH, says("Done."), **kept) as house:
@@ -108,7 +111,10 @@ async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_he
 
 
 async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict(world: Any):
-    """Whoever granted it did not see how loosely it would be held. Shows: S17."""
+    """Whoever granted it did not see how loosely it would be held.
+
+    Shows: S17.
+    """
     shell = PlayedShell(text="ok\n", level=Level.NONE)
     more = '{"tool": "bash", "resource": "make test", "reason": "to see"}'
     steps = (calls(("request_scope_expansion", more)), WISH, says("Done."))

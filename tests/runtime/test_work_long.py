@@ -72,7 +72,10 @@ async def test_the_model_is_told_that_earlier_entries_are_left_out(world: Any):
 
 
 async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(world: Any):
-    """Its task is not said twice, and its turns are those of the whole file. Shows: P31."""
+    """Its task is not said twice, and its turns are those of the whole file.
+
+    Shows: P31.
+    """
     begun = asyncio.Event()
     steps = [calls(("act", f'{{"number": {number}}}'), text="Acting.") for number in range(21)]
     async with small(world, *steps, tools=(long_winded(begun, after=20),)) as house:
@@ -92,7 +95,10 @@ async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(w
 
 
 async def test_a_run_that_had_its_last_word_before_the_entries_held_is_not_asked_again(world: Any):
-    """The process died between the reply and the ledger, and a person pasted much behind it. Shows: P31."""
+    """The process died between the reply and the ledger, and a person pasted much behind it.
+
+    Shows: P31.
+    """
     async with small(world, says("Half of this is heard.")) as house:
         run = await house.run("Speak.")
         session = await house.store.find(run.session_id)

@@ -40,7 +40,10 @@ async def test_a_run_without_commands_names_no_level(machine: Any):
 
 @pytest.mark.parametrize("level", LOWER)
 async def test_below_strict_every_command_asks_whatever_the_configuration_allows(machine: Any, level: str):
-    """Policy auto and a granted command do not help: somebody must say yes. Shows: S16, S17."""
+    """Policy auto and a granted command do not help: somebody must say yes.
+
+    Shows: S16, S17.
+    """
     machine.configured(approvals="auto")
     machine.agent("tester", "model: openai:x\nshell_commands: {allow: ['*']}\n")
     async with machine.serving([wish("echo x > made; cat made"), reply("Done.")]) as server:
@@ -164,7 +167,10 @@ async def until(question: Callable[[], object]) -> None:
 
 @pytest.mark.parametrize("end", ["cancelled", "killed"])
 async def test_a_command_does_not_outlive_its_run(machine: Any, end: str):
-    """Stopped from another process, or its own killed outright. Shows: K02, K03."""
+    """Stopped from another process, or its own killed outright.
+
+    Shows: K02, K03.
+    """
     machine.configured(approvals="auto")
     mark = f"1000.{random.randrange(10**9)}"
     command = f"setsid nohup sleep {mark} >/dev/null 2>&1 & touch ready; sleep {mark}"

@@ -275,7 +275,10 @@ HOUSE = ("ledger.db", "trust.json", "tmp", "sessions", "logs", ".")
 
 
 async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: Any):
-    """It has the widest scope a definition can give, and tries every door. Shows: T10, T11."""
+    """It has the widest scope a definition can give, and tries every door.
+
+    Shows: T10, T11.
+    """
     machine.agent("keen", "paths: {read: ['/**'], write: ['/**'], deny: []}\n")
     machine.configured(agents=[])
     (machine.folder / "way").symlink_to(machine.home)

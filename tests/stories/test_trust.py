@@ -100,7 +100,10 @@ async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Any
 
 
 async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: Any):
-    """An AGENTS.md, trusted or not, is a file: its words are data when an agent reads it. Shows: X08, F24."""
+    """An AGENTS.md, trusted or not, is a file: its words are data when an agent reads it.
+
+    Shows: X08, F24.
+    """
     names = (
         "AGENTS.md",
         "CLAUDE.md",

@@ -266,7 +266,10 @@ async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machin
 
 @pytest.mark.parametrize("agent", ["scout", "builder"])
 async def test_a_projects_agent_stays_known_in_its_worktree(machine: Any, agent: str):
-    """The live definition is looked up where the person began, not in the copy. Shows: S27."""
+    """The live definition is looked up where the person began, not in the copy.
+
+    Shows: S27.
+    """
     repo = repository(machine)
     folder = repo / ".retinue" / "agents"
     folder.mkdir(parents=True)
