@@ -252,6 +252,9 @@ def _kill_all(process: "subprocess.Popen[bytes]") -> None:
     process.send_signal(signal.SIGSTOP)
     left = descendants(process.pid)
     process.kill()
+    # Whatever it began in the moment before it stopped is still of its group: nothing has left that so early.
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL)
     for pid in left:
         with suppress(ProcessLookupError, PermissionError):
             os.kill(pid, signal.SIGKILL)
