@@ -208,25 +208,36 @@ async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_sai
             assert list(world.workspace.iterdir()) == []
 
 
-FAR = "/etc/passwd"
-WISH = ("request_scope_expansion", json.dumps({"tool": "read", "resource": FAR, "reason": "Because."}))
+@pytest.fixture
+def far(world: Any) -> Path:
+    """A file of this test's own, outside of the workspace: no test names a file of the machine's to write."""
+    path = world.folder / "far.txt"
+    path.write_text("root of it")
+    return path
+
+
+def wish_for(far: Path) -> Any:
+    wish = {"tool": "read", "resource": str(far), "reason": "Because."}
+    return calls(("request_scope_expansion", json.dumps(wish)))
 
 
 @pytest.mark.parametrize(
     ("used", "opens"),
     [
-        (("read", {"path": FAR}), True),
-        (("grep", {"pattern": "root", "path": FAR}), True),
-        (("read", {"path": "/etc/group"}), False),
-        (("ls", {"path": "/etc"}), False),
-        (("write", {"path": FAR, "content": "x"}), False),
+        (("read", {"path": "far.txt"}), True),
+        (("grep", {"pattern": "root", "path": "far.txt"}), True),
+        (("read", {"path": "near.txt"}), False),
+        (("ls", {"path": ""}), False),
+        (("write", {"path": "far.txt", "content": "x"}), False),
     ],
 )
 async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
-    world: Any, used: tuple[str, Any], opens: bool
+    world: Any, far: Path, used: tuple[str, Any], opens: bool
 ):
     """Shows: A093, T10."""
-    script = [calls(WISH), calls((used[0], json.dumps(used[1]))), says("Done.")]
+    (world.folder / "near.txt").write_text("root")
+    args = used[1] | {"path": str(world.folder / used[1]["path"])}
+    script = [wish_for(far), calls((used[0], json.dumps(args))), says("Done.")]
     async with world.open(*script, policy=AUTO) as house:
         run = await house.run("Read.")
         await answer(house, Answer.ALLOW)
@@ -235,10 +246,11 @@ async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
         assert second.ok is opens
         (asked,) = await approvals(house)
         assert asked.state is (State.USED if opens else State.ALLOWED)
+        assert far.read_text() == "root of it"
 
 
-async def test_allowed_once_does_not_outlive_the_run_that_asked(world: Any):
-    script = [calls(WISH), says("Good."), calls(("read", json.dumps({"path": FAR}))), says("No.")]
+async def test_allowed_once_does_not_outlive_the_run_that_asked(world: Any, far: Path):
+    script = [wish_for(far), says("Good."), calls(("read", json.dumps({"path": str(far)}))), says("No.")]
     async with world.open(*script, policy=AUTO) as house:
         run = await house.run("Ask.")
         await answer(house, Answer.ALLOW)
@@ -248,16 +260,18 @@ async def test_allowed_once_does_not_outlive_the_run_that_asked(world: Any):
 
 
 @pytest.mark.parametrize("policy", [ASK, AUTO])
-async def test_a_wish_for_more_is_always_put_to_a_person(world: Any, policy: Policy):
+async def test_a_wish_for_more_is_always_put_to_a_person(world: Any, far: Path, policy: Policy):
     """Shows: A093."""
-    async with world.open(calls(WISH), says("Done."), policy=policy) as house:
+    async with world.open(wish_for(far), says("Done."), policy=policy) as house:
         run = await house.run("Ask.")
         (asked,) = await approvals(house)
-        assert (asked.touch, asked.tool, asked.resource, asked.reason) == ("more", "read", FAR, "Because.")
+        assert (asked.touch, asked.tool, asked.resource, asked.reason) == (
+            "more", "read", str(far), "Because.",
+        )  # fmt: skip
         await answer(house, Answer.DENY)
         assert (await house.ended(run)).status is Status.DONE
         (refused,) = await refusals(house, run)
-        assert (refused["error"], refused["resource"]) == ("approval_denied", FAR)
+        assert (refused["error"], refused["resource"]) == ("approval_denied", str(far))
         assert "person said no" in refused["message"]
 
 
@@ -270,7 +284,11 @@ HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
     ("read", lambda _: "/etc/shadow", "nobody can allow this here: always closed /etc/shadow"),
     ("read", lambda ws: f"{ws}/a", "is in your scope already: call read"),
     ("write", lambda ws: f"{ws}/a", "is in your scope already: call write"),
-    ("write", lambda _: FAR, "nobody can allow this here: the ceiling allows write only in"),
+    (
+        "write",
+        lambda ws: f"{ws.parent}/far.txt",
+        "nobody can allow this here: the ceiling allows write only in",
+    ),
     ("bash", lambda _: "rm  -rf /", "nobody can allow this here: shell_commands deny rm -rf"),
     ("todo", lambda _: "x", "'todo' takes neither"),
     ("nothing", lambda _: "x", "'nothing' takes neither"),

@@ -23,7 +23,7 @@ from retinue.testing.played import calls, says
 from retinue.testing.shells import PlayedShell
 from retinue.tools.define import tool
 
-FAR = "/etc/passwd"
+FAR = "/etc/passwd"  # read only: no test names a file of the machine's to write
 made: list[str] = []
 
 

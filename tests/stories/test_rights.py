@@ -220,7 +220,7 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: Any):
         (reads("/etc/passwd"), "out_of_scope", "(nothing allows read)"),
         (reads("src/k"), "out_of_scope", "(deny **/k)"),
         (reads("src/.ssh/id"), "out_of_scope", "(always closed **/.ssh/**)"),
-        (writes("/etc/x"), "out_of_scope", "(nothing allows write)"),
+        (writes("/nowhere/x"), "out_of_scope", "(nothing allows write)"),
         (("bash", {"command": "sudo  ls"}), "command_not_allowed", "(shell_commands deny sudo)"),
         (writes("late.txt"), "approval_denied", "nobody answered within 0.05 s"),
     ]
