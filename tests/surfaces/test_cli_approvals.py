@@ -196,3 +196,52 @@ def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(retinue: Any,
     assert joined.code == 6
     assert retinue("approvals", "answer", parked["approvals"][0], "allow").code == 0
     assert retinue("wait", parked["run_id"], "--json").code == 0
+
+
+def has_agent(retinue: Any, name: str, front: str = "") -> None:
+    folder = Path(retinue.env["RETINUE_CONFIG"]) / "agents"
+    folder.mkdir(exist_ok=True)
+    (folder / f"{name}.md").write_text(f"---\nname: {name}\n{front}---\nYou help.\n")
+
+
+def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: Any):
+    """Shows: L006."""
+    has_agent(retinue, "hand", "tools: [bash]\n")
+    handed_on = {"preset": "hand", "description": "do it", "prompt": "Do it."}
+    retinue.plays(
+        {
+            "general": [{"tools": [{"name": "PersistentAgent", "args": handed_on}]}, "Done."],
+            "hand": [{"tools": [{"name": "bash", "args": {"command": "echo hi"}}]}, "Ran."],
+        }
+    )
+    parent = retinue("run", "--json", "go").json
+    (own,) = retinue("sessions", "show", parent["slug"], "--json").json["approvals"]
+    assert (own["id"], own["slug"], own["tool"]) == (
+        parent["approvals"][0],
+        parent["slug"],
+        "PersistentAgent",
+    )
+    assert f"{parent['slug']} waits for a person: PersistentAgent\n" in (
+        retinue("sessions", "show", parent["slug"]).out
+    )
+    assert retinue("approvals", "answer", own["id"], "allow").code == 6
+    (asked,) = retinue("approvals", "list", "--json").json
+    child = next(row for row in retinue("sessions", "list", "--json").json if row["agent"] == "hand")
+    for reference in (parent["slug"], child["slug"]):
+        (seen,) = retinue("sessions", "show", reference, "--json").json["approvals"]
+        assert seen == asked | {"slug": child["slug"]}
+    shown = retinue("sessions", "show", parent["slug"]).out
+    assert f"\n{child['slug']} waits for a person: bash echo hi\n" in shown
+    assert f"retinue approvals answer {asked['id']} allow (or deny)" in shown
+    other = retinue("run", "--agent", "hand", "--json", "go").json
+    assert asked["id"] not in retinue("sessions", "show", other["slug"]).out
+    assert retinue("approvals", "answer", asked["id"], "allow").code == 0
+    assert retinue("sessions", "show", parent["slug"], "--json").json["approvals"] == []
+
+
+def test_a_question_that_nobody_can_answer_any_more_is_not_shown_with_its_session(
+    retinue: Any, parked: dict[str, Any]
+):
+    assert len(retinue("sessions", "show", parked["slug"], "--json").json["approvals"]) == 1
+    grown_old(retinue)
+    assert retinue("sessions", "show", parked["slug"], "--json").json["approvals"] == []

@@ -2,12 +2,14 @@
 
 import os
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from retinue.config import load
+from retinue.domain.approval import Approval, State
+from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.redact import Redactor, Veil
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
@@ -15,7 +17,7 @@ from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Called, Entry
 from retinue.engine.chance import system_chance
 from retinue.engine.owner import Owner
-from retinue.errors import Refused, RetinueError
+from retinue.errors import NotFound, Refused, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Chance, Ledger
 from retinue.store.files import FileStore
@@ -60,9 +62,28 @@ class Sessions:
             "status": str(running[0].status) if running else "idle",
             "entries": survey.entries,
             "announcements": [],
+            "approvals": await self._asked_below(session),
             "preset": await self._preset_rules(session),
             "problems": [*survey.problems, *await self.store.problems(session)],
         }
+
+    async def _asked_below(self, session: Session) -> list[dict[str, Any]]:
+        """What the session and those below it wait for a person with, the oldest first, and who of them asks."""
+        asked: list[dict[str, Any]] = []
+        for approval in await self.ledger.look(lambda tx: tx.approvals(state=[State.PENDING])):
+            if (asker := await self._asker(approval)) is None:
+                continue
+            if session.id in (asker.id, asker.parent) or asker.path.startswith(f"{session.path}/"):
+                asked.append(approval_as_json(approval) | {"slug": asker.slug})
+        return asked
+
+    async def _asker(self, approval: Approval) -> Session | None:
+        """None: it waited too long and counts as denied, or its session is gone."""
+        if self.chance.now() >= approval.expires_at:
+            return None
+        with suppress(NotFound):
+            return await self.store.find(approval.session)
+        return None
 
     async def _preset_rules(self, session: Session) -> str:
         """Which definition a session obeys: `live`, its own since a person `edited` it, or its `own` as a child."""

@@ -15,7 +15,7 @@ from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.keeping import on_sessions
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.shapes import SESSION_COLUMNS, entry_json
-from retinue.surfaces.cli.terminal import Terminal
+from retinue.surfaces.cli.terminal import Terminal, one_line
 
 EMPTY = "no sessions yet: retinue run TEXT begins one"
 
@@ -43,8 +43,8 @@ async def list_sessions(app: Sessions, terminal: Terminal, agent: str | None, to
 @click.argument("session")
 @on_sessions()
 async def show_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """What is known of one session."""
-    terminal.facts(await app.session_json(session))
+    """What is known of one session, and what it and its children wait for a person with."""
+    await _shown(app, terminal, session)
 
 
 @sessions.command("open")
@@ -75,7 +75,7 @@ async def branch_session(
     """Go on from an earlier point in a copy, with all of the session's agents."""
     point = await _last_words(app, session) if exclude and at is None else at
     branched = await app.branch(session, at=point, include=not exclude, name=name)
-    await _changed(app, terminal, branched.path)
+    await _shown(app, terminal, branched.path)
 
 
 @sessions.command("clear")
@@ -84,7 +84,7 @@ async def branch_session(
 async def clear_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Forget what was said; the session keeps its identity."""
     cleared = await app.clear(session)
-    await _changed(app, terminal, cleared.id)
+    await _shown(app, terminal, cleared.id)
 
 
 @sessions.command("delete")
@@ -111,7 +111,7 @@ async def rename_session(app: Sessions, terminal: Terminal, session: str, name: 
     if not name.strip():
         raise Usage("the name is empty: give the session a name with something in it")
     renamed = await app.rename(session, name)
-    await _changed(app, terminal, renamed.id)
+    await _shown(app, terminal, renamed.id)
 
 
 @sessions.command("pin")
@@ -119,7 +119,7 @@ async def rename_session(app: Sessions, terminal: Terminal, session: str, name: 
 @on_sessions()
 async def pin_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Keep a session at the top of lists."""
-    await _changed(app, terminal, (await app.pin(session)).id)
+    await _shown(app, terminal, (await app.pin(session)).id)
 
 
 @sessions.command("unpin")
@@ -127,7 +127,7 @@ async def pin_session(app: Sessions, terminal: Terminal, session: str) -> None:
 @on_sessions()
 async def unpin_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """No longer keep a session at the top of lists."""
-    await _changed(app, terminal, (await app.unpin(session)).id)
+    await _shown(app, terminal, (await app.unpin(session)).id)
 
 
 @sessions.command("export")
@@ -160,8 +160,18 @@ async def _last_words(app: Sessions, session: str) -> str:
     return last
 
 
-async def _changed(app: Sessions, terminal: Terminal, ref: str) -> None:
-    terminal.facts(await app.session_json(ref))
+async def _shown(app: Sessions, terminal: Terminal, ref: str) -> None:
+    facts = await app.session_json(ref)
+    if terminal.json:
+        terminal.value(facts)
+        return
+    asked = facts.pop("approvals")
+    terminal.facts(facts)
+    for each in asked:
+        what = "" if each["touch"] == "tool" else f" {one_line(each['resource'], 120)}"
+        terminal.line(f"\n{each['slug']} waits for a person: {each['tool']}{what}")
+        answer = f"retinue approvals answer {each['id']} allow"
+        terminal.line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")
 
 
 def _edited(editor: str, path: str) -> int:
