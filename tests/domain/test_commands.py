@@ -177,7 +177,7 @@ def test_a_denied_text_blocks_wherever_it_stands_and_however_it_is_spaced(
     assert blocked(command, rules) == (text if expected else None)
     verdict = Scope(commands=rules).command(command)
     assert (verdict.ok, verdict.rule) == (
-        (False, f"shell_commands deny {text}") if expected else (True, "the sandbox holds it")
+        (False, f"shell_commands deny {text}") if expected else (True, "nothing denies it")
     )
 
 

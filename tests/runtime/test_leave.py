@@ -160,9 +160,24 @@ async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
             assert run.status is (Status.DONE if level is STRICT else Status.WAITING)
             return
         (refused,) = await refusals(house, run)
-        assert (refused["error"], refused["tool"], refused["resource"]) == ("refused", "bash", "ls")
-        assert f"the configuration asks for {minimum} (sandbox.minimum)" in refused["message"]
+        assert (refused["error"], refused["tool"]) == ("tool_not_allowed", "bash")
+        assert f"the sandbox is {level}, and sandbox.minimum is {minimum}" in refused["message"]
+        assert "bash" not in {each.name for each in house.driver.asked[0].request.tools}
         assert (shell.ran, await approvals(house)) == ([], [])
+
+
+async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: Any):
+    shell = PlayedShell(level=NONE)
+    wish = {"tool": "bash", "resource": "ls", "reason": "To look."}
+    ports: dict[str, Any] = {"policy": ASK, "shell": shell, "level": shell.at(), "minimum": STRICT}
+    async with world.open(
+        calls(("request_scope_expansion", json.dumps(wish))), says("Done."), **ports
+    ) as house:
+        (refused,) = await refusals(house, await house.run("Look."))
+        assert refused["message"] == (
+            "nobody can allow this here: the sandbox is none, and sandbox.minimum is strict"
+        )
+        assert await approvals(house) == []
 
 
 async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: Any):

@@ -74,9 +74,8 @@ async def test_a_level_below_the_configured_minimum_runs_nothing(machine: Any):
         doctor = await machine("doctor", "--json", RETINUE_SANDBOX="none")
     assert not (machine.folder / "made").exists()
     assert (ran.code, ran.json["sandbox"], ran.json["approvals"]) == (0, None, [])
-    assert (
-        "the sandbox is none, and the configuration asks for strict" in machine.words(server.requests[1])[-1]
-    )
+    assert "the sandbox is none, and sandbox.minimum is strict" in machine.words(server.requests[1])[-1]
+    assert "bash" not in machine.tools(server.requests[0])
     findings = [each["what"] for each in doctor.json if each["level"] == "bad"]
     assert "no command is run: the sandbox is none, and sandbox.minimum is strict" in findings
 

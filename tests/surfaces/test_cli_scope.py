@@ -22,7 +22,7 @@ def session(retinue: Any) -> str:
         ("write", "a.txt", 0, "yes, after a person's yes: write "),
         ("write", "/tmp/a.txt", 0, "yes: write /tmp/**"),
         ("write", ".git/hooks/post-commit", 3, "no: always closed **/.git/hooks/**"),
-        ("run", "make test", 0, "yes, after a person's yes: the sandbox holds it"),
+        ("run", "make test", 0, "yes, after a person's yes: nothing denies it"),
         ("tool", "bash", 0, "yes: in scope"),
         ("tool", "bsh", 3, "no: there is no tool 'bsh'"),
         ("agent", "explorer", 0, "yes: in scope"),

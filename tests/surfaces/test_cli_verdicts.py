@@ -82,3 +82,27 @@ def test_a_card_says_what_adding_a_command_would_mean(retinue: Any, command: str
     (asked,) = retinue("approvals", "list", "--json").json
     shown = retinue("approvals", "show", asked["id"]).out.splitlines()
     assert [each for each in shown if each.startswith("  add ")] == ([line] if line else [])
+
+
+def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(retinue: Any, session: str):
+    """Shows: S16, S17."""
+    why = "the sandbox is none, and sandbox.minimum is strict"
+    configured(retinue, '[sandbox]\nminimum = "strict"\n')
+    low = {"RETINUE_SANDBOX": "none"}
+    for about in ((), ("--session", session), ("--agent", "builder")):
+        rows = {row["name"]: row for row in retinue("tools", "list", "--json", *about, **low).json}
+        assert (rows["bash"]["offered"], rows["bash"]["rule"]) == (False, why)
+        assert rows["read"]["offered"]
+    facts = retinue("scope", "show", session, "--json", **low).json
+    assert facts["sandbox"] == {"level": "none", "minimum": "strict", "runs_nothing": why}
+    assert why in retinue("scope", "show", session, **low).out
+    here = retinue("scope", "show", session, "--json").json
+    assert (here["sandbox"]["runs_nothing"], here["hash"] != facts["hash"]) == (None, True)
+
+
+def test_the_model_is_not_told_that_something_holds_what_nothing_holds(retinue: Any):
+    rows = {row["name"]: row for row in retinue("tools", "list", "--json", RETINUE_SANDBOX="none").json}
+    said = " ".join(rows["bash"]["description"].split())
+    assert "where it is strict, there are only the files of your scope" in said
+    assert "where it is none, nothing holds it but the person who allows it" in said
+    assert "what the sandbox was" in said

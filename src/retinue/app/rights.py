@@ -15,7 +15,7 @@ from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
 from retinue.ports import Ports, Store, Tool, Tx
 from retinue.runtime import control, guard
-from retinue.runtime.prepare import definition, scope_of
+from retinue.runtime.prepare import definition, held, scope_of
 
 DEFAULT_AGENT = "general"
 
@@ -40,10 +40,11 @@ class Rights:
     async def scope(self, *, agent: str | None = None, session: str | None = None) -> Scope:
         if session is not None:
             chosen = await self._sessions.find(session)
-            return scope_of(await definition(chosen, self._ports), chosen, self._ports)
+            own = scope_of(await definition(chosen, self._ports), chosen, self._ports)
+            return await held(own, self._ports)
         here = str(Path.cwd())
         about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, here).agent
-        return compile_scope(about, Ground(root=here), self._ports.bounds())
+        return await held(compile_scope(about, Ground(root=here), self._ports.bounds()), self._ports)
 
     async def scope_json(self, session: str) -> dict[str, Any]:
         """What `scope show` prints: everything that applies to a session, and whose word it is."""
@@ -68,7 +69,11 @@ class Rights:
             "always_closed": [*scope.closed, *scope.house],
             "guarded": list(scope.guarded),
             "approvals": str(self._ports.policy),
-            "sandbox": {"level": str(level), "minimum": str(self._ports.minimum)},
+            "sandbox": {
+                "level": str(level),
+                "minimum": str(self._ports.minimum),
+                "runs_nothing": scope.unheld or None,
+            },
         }
 
     async def scope_test(self, session: str, kind: Kind, value: str) -> dict[str, Any]:
@@ -76,8 +81,8 @@ class Rights:
         scope = await self.scope(session=session)
         verdict, real = self._verdict(scope, kind, value)
         asks = verdict.ok and await self._asks(scope, kind, real)
-        if verdict.ok and (no := await self._nobody_asked(kind, asks=asks)):
-            verdict, asks = Verdict(ok=False, rule=no), False
+        if asks and self._ports.policy is Policy.DENY:
+            verdict, asks = Verdict(ok=False, rule="approvals = deny"), False
         return {
             "kind": kind,
             "value": value,
@@ -119,13 +124,6 @@ class Rights:
             strict = await self._ports.level() is Level.STRICT
             return not (strict and (policy == "auto" or scope.grants_command(real).ok))
         return False
-
-    async def _nobody_asked(self, kind: Kind, *, asks: bool) -> str | None:
-        """Why there is no asking: the configuration says no to it beforehand."""
-        level, least = await self._ports.level() if kind == "run" else Level.STRICT, self._ports.minimum
-        if not level.reaches(least):
-            return f"the sandbox is {level}, and sandbox.minimum is {least}"
-        return "approvals = deny" if asks and self._ports.policy is Policy.DENY else None
 
     # approvals
 

@@ -79,6 +79,8 @@ class Scope:
     configured: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
     commands: ShellCommands | None = None
+    unheld: str = ""
+    """Why no command is run at all: the sandbox is looser than the operator asks for. Empty: commands are run."""
     ceilings: tuple[Ceiling, ...] = ()
     """The configuration's first, then those of the sessions above, outermost first. All of them hold."""
     lifted: Paths = field(default_factory=Paths)
@@ -159,7 +161,7 @@ class Scope:
         """Whether a command may be run at all; where it runs, and what it reaches there, is the sandbox's business."""
         if hit := command.blocked(text, self.commands):
             return Verdict(ok=False, rule=f"shell_commands deny {hit}")
-        return Verdict(ok=True, rule="the sandbox holds it")
+        return Verdict(ok=True, rule="nothing denies it")
 
     def guards(self, real: str) -> bool:
         """Whether other programs obey what stands there. Then a wide grant does not speak for writing it: only one that
@@ -227,7 +229,7 @@ class Scope:
             "writable": self.writable,
             "configured": self.configured,
             "depth": [self.depth, self.orchestrates],
-            "commands": [shell.allow, shell.deny],
+            "commands": [shell.allow, shell.deny, self.unheld],
             "ceilings": [each.facts() for each in self.ceilings],
             "lifted": [self.lifted.read, self.lifted.write],
         }

@@ -143,11 +143,6 @@ async def _command(wanted: Wanted, ports: Ports) -> Leave:
             error="command_not_allowed",
         )
     level = await ports.level()
-    if not level.reaches(ports.minimum):
-        raise Refused(
-            f"commands are not run here: the sandbox is {level}, and the configuration asks for {ports.minimum} "
-            "(sandbox.minimum); `retinue doctor` says what is missing"
-        )
     granted = scope.grants_command(text)
     leave = Leave(scope=scope, files=ports.files(scope))
     spared = granted.ok and wanted.tool.asks is not Asks.ALWAYS
@@ -172,8 +167,9 @@ async def _more(wanted: Wanted, ports: Ports) -> Leave:
     if await _is_added(wanted, ports):
         return Leave(scope=scope, files=ports.files(scope), answer=Answer.ADD)
     if about.touch == "run":
-        if not (verdict := scope.command(resource)).ok:
-            raise Refused(f"nobody can allow this here: {verdict.rule}")
+        verdict = scope.command(resource)
+        if scope.unheld or not verdict.ok:
+            raise Refused(f"nobody can allow this here: {scope.unheld or verdict.rule}")
     else:
         files, resource = ports.files(scope), ports.files(scope).name(resource)
         with suppress(OutOfScope):

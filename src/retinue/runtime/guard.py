@@ -25,6 +25,8 @@ def verdict(tool: Tool, scope: Scope) -> Verdict:
     judged = scope.tool(tool.spec.name, tool.capabilities)
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
         return Verdict(ok=False, rule="below the top a definition must name the tools that start agents")
+    if judged.ok and tool.touch == "run" and scope.unheld:
+        return Verdict(ok=False, rule=scope.unheld)
     return judged
 
 

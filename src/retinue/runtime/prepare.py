@@ -3,6 +3,7 @@
 from dataclasses import dataclass, replace
 
 from retinue.domain.agent import Agent
+from retinue.domain.level import Level
 from retinue.domain.prompt import system_prompt
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
@@ -26,7 +27,7 @@ class Plan:
 
 async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
-    scope = scope_of(agent, session, ports)
+    scope = await held(scope_of(agent, session, ports), ports)
     tools = tuple(_shown(tool, scope, ports) for tool in offered(ports.tools, scope).values())
     model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
@@ -73,3 +74,11 @@ def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
         lifted=session.lifted,
     )
     return compile_scope(agent, ground, ports.bounds())
+
+
+async def held(scope: Scope, ports: Ports) -> Scope:
+    """The scope as the sandbox of this machine can hold it: below the operator's minimum no command is run. Where any
+    level will do, none is looked for, and a run without commands pays nothing."""
+    if ports.minimum is Level.NONE or (level := await ports.level()).reaches(ports.minimum):
+        return scope
+    return replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")

@@ -23,10 +23,11 @@ async def bash(
     command: Annotated[str, "What bash is to run, in the workspace."],
     timeout: Annotated[Seconds | None, "Seconds until it is ended; 120 if not given, at most 3600."] = None,  # noqa: ASYNC109  (the command's time, told to the sandbox)
 ) -> str:
-    """Run a command with bash in a sandbox: no network, no input, only the files of your scope, and /tmp for files of
-    your own. Each call starts anew in the workspace; whatever still runs when the command ends is ended too. The last
-    line of the answer says how it ended; a long output is cut in the middle, and the whole of it is in a file that
-    the answer names."""
+    """Run a command with bash, without input. The sandbox holds it as tightly as this machine can: where it is strict,
+    there are only the files of your scope, /tmp for files of your own, and no network; where it is none, nothing holds
+    it but the person who allows it. Each call starts anew in the workspace; whatever still runs when the command ends
+    is ended too. The last line of the answer says how it ended and what the sandbox was; a long output is cut in the
+    middle, and the whole of it is in a file that the answer names."""
     ran = await call.shell(command, timeout or DEFAULT_SECONDS)
     return answer(ran, timeout or DEFAULT_SECONDS)
 
