@@ -76,3 +76,16 @@ def test_installers_may_give_a_file_many_names(scope: Scope, here: Path, in_cell
     (here / ".venv/lib").mkdir(parents=True)
     os.link(here.parent / "outside/secret", here / ".venv/lib/part.py")
     assert in_cell(replace(scope, deny=("**/.env",)), "cat .venv/lib/part.py").text == "SECRET"
+
+
+def test_a_denied_file_is_not_read_by_a_name_that_other_programs_obey(
+    scope: Scope, here: Path, in_cell: InCell
+):
+    """Such names are readable, and so would be what else they name."""
+    (here / ".env").write_text("SECRET")
+    (here / ".github/workflows").mkdir(parents=True)
+    os.link(here / ".env", here / ".mcp.json")
+    os.link(here / ".env", here / ".github/workflows/ci.yml")
+    came = in_cell(replace(scope, deny=("**/.env",)), "cat .mcp.json .github/workflows/ci.yml")
+    assert "SECRET" not in came.text
+    assert came.text.count("Permission denied") == 2

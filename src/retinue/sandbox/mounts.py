@@ -15,7 +15,7 @@ from retinue.errors import Failed
 from retinue.sandbox.hardlinks import denies, known_elsewhere, may_be_denied
 from retinue.sandbox.reach import reach
 from retinue.sandbox.sentence import shown
-from retinue.sandbox.survey import Kind, Sight, survey
+from retinue.sandbox.survey import Kind, Look, Sight, looked
 
 MAX_FILES = 256
 """Single files that patterns other than `folder/**` may bring in."""
@@ -82,13 +82,14 @@ def planned(scope: Scope) -> Plan:
     tmp = scope.tmp if scope.private(TMP) and scope.path(TMP, "write").ok else ""
     trees = _trees(scope)
     writable = _outermost(tree for tree, may in trees.items() if may)
-    sight = survey(scope, _outermost(trees))
+    look = looked(scope, _outermost(trees))
+    sight = look.sight
     files, notes = _single(scope, trees)
     links = {path: os.readlink(path) for path in sight if _is_link(path, sight) and _within(path, writable)}  # noqa: PTH115
     mounts = [Mount(how=How.WRITE if may else How.READ, at=one, source=one) for one, may in trees.items()]
     mounts += files
     mounts += _guarded(sight, links, writable)
-    mounts += _linked(scope, trees, writable, sight)
+    mounts += _linked(scope, _outermost(trees) if denies(scope) else writable, look)
     mounts += _covers(sight)
     mounts += [Mount(how=_sealing(place), at=place) for place in _closed_of_the_system(scope)]
     mounts += _frame(scope, mounts)
@@ -231,9 +232,9 @@ def _guarded(sight: Sight, links: dict[str, str], writable: tuple[str, ...]) -> 
             yield Mount(how=How.READ, at=real, source=real)
 
 
-def _linked(scope: Scope, trees: dict[str, bool], writable: tuple[str, ...], sight: Sight) -> Iterator[Mount]:
+def _linked(scope: Scope, trees: tuple[str, ...], look: Look) -> Iterator[Mount]:
     """A file that has names elsewhere would be changed there too; and there it may be denied."""
-    for path in known_elsewhere(_outermost(trees) if denies(scope) else writable, sight):
+    for path in known_elsewhere(look, trees):
         if may_be_denied(scope, path):
             yield Mount(how=How.SEALED_FILE, at=path)
         else:

@@ -5,7 +5,7 @@ import os
 import re
 import stat
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import lru_cache
@@ -46,7 +46,7 @@ Sight = Mapping[str, Kind]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Held:
+class Held:
     """What one folder holds of interest. True as long as its stamp is."""
 
     stamp: tuple[int, ...]
@@ -55,6 +55,20 @@ class _Held:
     doubtful: tuple[tuple[str, Kind], ...]
     """Names that some pattern may mean: the scope is asked each time."""
     pipes: tuple[str, ...]
+    written: str
+    """All its files, in one string: thousands of folders are remembered."""
+
+    def files(self) -> list[str]:
+        return self.written.split("/") if self.written else []
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Look:
+    """All that one walk learned."""
+
+    sight: Sight
+    folders: Mapping[str, Held]
+    """Those that were entered, by real path."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,7 +77,7 @@ class _Names:
 
     words: frozenset[str]
     wild: re.Pattern[str]
-    seen: dict[str, _Held] = field(default_factory=dict[str, _Held])
+    seen: dict[str, Held] = field(default_factory=dict[str, Held])
     """Folders already looked at, so that only those that changed are read again."""
 
 
@@ -71,9 +85,25 @@ def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES, calm: 
     """Every place below these folders that the scope closes, and what else must be watched. Closed folders are not
     entered, links not followed. Failed when there is more to look at than the limit; and, if it is to be calm there,
     when somebody exchanges a folder for a link meanwhile: what was in it may be anywhere."""
+    found: dict[str, Kind] = {}
+    for _ in _walked(scope, trees, found, limit=limit, calm=calm):
+        pass
+    return found
+
+
+def looked(scope: Scope, trees: Iterable[str]) -> Look:
+    """The same, and all that was seen on the way: who asks more of each file need not walk again."""
+    found: dict[str, Kind] = {}
+    folders = dict(_walked(scope, trees, found, limit=MAX_NAMES, calm=True))
+    return Look(sight=found, folders=folders)
+
+
+def _walked(
+    scope: Scope, trees: Iterable[str], found: dict[str, Kind], *, limit: int, calm: bool
+) -> Iterator[tuple[str, Held]]:
+    """Each folder that is entered. What is closed is added to what was found."""
     names = _worth(_closing(scope))
     steady = _steady()
-    found: dict[str, Kind] = {}
     left = limit
     for top in trees:
         pending = [top]
@@ -97,10 +127,10 @@ def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES, calm: 
                 )
             pending += [f"{folder}/{name}" for name in held.folders]
             pending += _judged(scope, folder, held, found)
-    return found
+            yield folder, held
 
 
-def _judged(scope: Scope, folder: str, held: _Held, found: dict[str, Kind]) -> list[str]:
+def _judged(scope: Scope, folder: str, held: Held, found: dict[str, Kind]) -> list[str]:
     """Adds to what was found; gives the folders of doubtful names that may be entered after all."""
     enter: list[str] = []
     for name in held.pipes:
@@ -117,7 +147,7 @@ def _judged(scope: Scope, folder: str, held: _Held, found: dict[str, Kind]) -> l
     return enter
 
 
-def _looked_into(folder: str, names: _Names, steady: frozenset[int]) -> _Held:
+def _looked_into(folder: str, names: _Names, steady: frozenset[int]) -> Held:
     """From memory while the folder's stamp is the same. The time of change in it is the kernel's own: no program can
     set it back. A folder that changed a moment ago may change again within the same tick, and is not remembered."""
     status = os.lstat(folder)
@@ -143,28 +173,33 @@ def _looked_into(folder: str, names: _Names, steady: frozenset[int]) -> _Held:
     return held
 
 
-def _read(folder: str, names: _Names, stamp: tuple[int, ...]) -> _Held:
+def _read(folder: str, names: _Names, stamp: tuple[int, ...]) -> Held:
     words, wild = names.words, names.wild.match
     folders: list[str] = []
     doubtful: list[tuple[str, Kind]] = []
     pipes: list[str] = []
+    files: list[str] = []
     count = 0
     with os.scandir(folder) as entries:
         for entry in entries:
             count += 1
             name = entry.name
+            is_file = entry.is_file(follow_symlinks=False)
+            if is_file:
+                files.append(name)
             if not name.isascii() or name.lower() in words or wild(name):
                 doubtful.append((name, _kind(entry)))
-            elif entry.is_dir(follow_symlinks=False):
+            elif not is_file and entry.is_dir(follow_symlinks=False):
                 folders.append(name)
-            elif not entry.is_file(follow_symlinks=False) and not entry.is_symlink():
+            elif not is_file and not entry.is_symlink():
                 pipes.append(name)
-    return _Held(
+    return Held(
         stamp=stamp,
         count=count,
         folders=tuple(folders),
         doubtful=tuple(doubtful),
         pipes=tuple(pipes),
+        written="/".join(files),
     )
 
 
