@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from retinue.domain.scope import Scope
-from retinue.sandbox import cgroup
+from retinue.sandbox import cgroup, devices
 from retinue.sandbox.bubblewrap import ENVIRONMENT, found, strict
+from retinue.sandbox.watch import swept
 
 InCell = Callable[..., Any]
 
@@ -246,10 +247,61 @@ def test_the_command_is_one_word_however_it_is_written(scope: Scope, here: Path,
     assert in_cell(scope, "--help").exit == 127
 
 
-def test_no_group_of_processes_is_left_behind(scope: Scope, in_cell: InCell):
-    in_cell(scope, "true")
-    assert not [
-        path
-        for path in Path("/sys/fs/cgroup").glob(f"**/retinue-{os.getpid()}-*")
-        if (path / "cgroup.procs").read_text()
+def groups(pid: int) -> list[Path]:
+    return [
+        *Path("/sys/fs/cgroup").glob(f"retinue-{pid}-*"),
+        *Path("/sys/fs/cgroup/pids").glob(f"retinue-{pid}-*"),
     ]
+
+
+def test_no_group_of_processes_is_left_behind(scope: Scope, in_cell: InCell):
+    before = set(groups(os.getpid()))
+    in_cell(scope, "true")
+    assert set(groups(os.getpid())) <= before
+
+
+def test_groups_go_when_their_maker_was_killed_and_stay_while_it_lives(scope: Scope, here: Path):
+    """The next process that finds its record takes them away; a process that got the same number is not their maker."""
+    records = here.parent / "cells"
+    reading, writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        cell = strict(scope, "true", bwrap=str(found()), records=str(records))
+        os.write(writing, b"." if cell.argv else b"")
+        signal.pause()
+    os.read(reading, 1)
+    made = groups(pid)
+    assert bool(made) is bool(groups_can_be_made())
+    cgroup.sweep()
+    assert groups(pid) == made
+    os.kill(pid, signal.SIGKILL)
+    os.waitpid(pid, 0)
+    swept(str(records))
+    assert groups(pid) == []
+    if made:
+        reborn = made[0].with_name(f"retinue-{os.getpid()}-1-{made[0].name[-8:]}")
+        reborn.mkdir()
+        cgroup.sweep()
+        assert not reborn.exists()
+
+
+def groups_can_be_made() -> str:
+    group = cgroup.joined()
+    cgroup.left(group)
+    return group
+
+
+def test_devices_go_with_the_last_command_that_uses_them(tmp_path: Path):
+    """An ordinary user is lent none: the machine's own are not theirs to change."""
+    place = tmp_path / "lent"
+    one, other = devices.lent(str(place)), devices.lent(str(place))
+    root = os.geteuid() == 0
+    assert sorted(one.at) == sorted(devices.NAMES if root else ())
+    one.over()
+    assert all(Path(each).is_char_device() for each in other.at.values())
+    assert place.exists() is root
+    other.over()
+    assert not place.exists()
+    again = devices.lent(str(place))
+    assert again.at == one.at
+    again.over()

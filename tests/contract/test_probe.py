@@ -1,5 +1,6 @@
 """Which level a machine has: found out by trying, with the reason and the remedy for each that it lacks."""
 
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -8,12 +9,18 @@ import pytest
 
 from retinue.domain.level import Level
 from retinue.domain.scope import Scope
-from retinue.sandbox import process, seccomp
+from retinue.errors import Failed
+from retinue.sandbox import devices, process, seccomp
+from retinue.sandbox.bubblewrap import strict
 from retinue.sandbox.landlock import abi, attributes, environment, handled, supervised, trees
 from retinue.sandbox.probe import Probe
 
 NEXT = Level.LANDLOCK if abi() else Level.NONE
 """What this machine has when there is no bubblewrap."""
+
+
+ABLE = 'if [ "$1" = --help ]; then exec echo --bind-fd; fi; '
+"""So much must be said of what it can do before it is tried."""
 
 
 def fake(folder: Path, text: str) -> str:
@@ -41,7 +48,7 @@ async def test_without_bubblewrap_the_next_level_holds_and_the_remedy_is_named(t
 async def test_a_bubblewrap_that_may_make_no_namespace_is_found_out_by_trying(tmp_path: Path):
     """Shows: S16."""
     words = "bwrap: No permissions to create a new namespace"
-    place = fake(tmp_path, f"echo '{words}' >&2; exit 1")
+    place = fake(tmp_path, f"{ABLE}echo '{words}' >&2; exit 1")
     found = await Probe(places=[place]).found()
     assert found.level is NEXT
     assert words in found.lacks[0].why
@@ -66,12 +73,27 @@ async def test_an_operator_can_ask_for_less_and_is_told_so(most: Level):
 
 
 async def test_it_is_tried_once(tmp_path: Path):
-    place = fake(tmp_path, 'echo x >> "$(dirname "$0")/tries"; exit 1')
+    place = fake(tmp_path, 'echo x >> "$(dirname "$0")/tries"; ' + ABLE + "exit 1")
     probe = Probe(places=[place])
     assert await probe.level() is await probe.level()
     await probe.found()
     tries = (tmp_path / "tries").read_text().split()
-    assert len(tries) <= 2  # one that asks what it can do, one trial
+    assert len(tries) == 2  # one that asks what it can do, one trial
+
+
+async def test_a_bubblewrap_that_lays_folders_by_name_is_not_strict(tmp_path: Path):
+    """Whoever exchanges a folder for a link in that moment would be followed. The one here can do all but that.
+
+    Shows: S16.
+    """
+    real = shutil.which("bwrap")
+    older = f'if [ "$1" = --help ]; then {real} --help | grep -v bind-fd; exit; fi; exec {real} "$@"'
+    found = await Probe(places=[place := fake(tmp_path, older)]).found()
+    assert found.level is NEXT
+    assert found.lacks[0].why == f"{place} has no --bind-fd, so it lays folders by name"
+    assert "bubblewrap 0.10 or newer" in found.lacks[0].do
+    with pytest.raises(Failed, match="lays folders by name"):
+        strict(Scope(root="/usr"), "true", bwrap=place)
 
 
 async def test_where_user_namespaces_are_refused_by_the_kernel_the_level_falls_and_says_why():
@@ -89,7 +111,9 @@ async def test_where_user_namespaces_are_refused_by_the_kernel_the_level_falls_a
     cell = supervised(
         f'{sys.executable} -c "{program}"', cwd="/", env=environment(home="/", tmp=""), shut=everything
     )
+    there = devices.lent()  # behind the filter none can be made, which would be another reason
     ended = await process.run(cell, 60)
+    there.over()
     level, lacking, why, do = ended.output.text().strip().split("|")
     assert (level, lacking) == (NEXT, Level.STRICT)
     assert "namespace" in why

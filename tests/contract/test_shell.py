@@ -356,7 +356,8 @@ async def test_programs_are_not_looked_for_in_the_workspace(held: Held, monkeypa
 async def test_a_sandbox_that_cannot_be_made_is_an_error_and_never_a_weaker_level(held: Held, tmp_path: Path):
     """Shows: S16."""
     fake = tmp_path / "bwrap"
-    fake.write_text("#!/bin/sh\necho 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
+    able = 'if [ "$1" = --help ]; then exec echo --bind-fd; fi\n'
+    fake.write_text(f"#!/bin/sh\n{able}echo 'bwrap: setting up uid map: Permission denied' >&2\nexit 1\n")
     fake.chmod(0o755)
 
     class Broken(Probe):

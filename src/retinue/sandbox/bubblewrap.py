@@ -5,7 +5,7 @@ import platform
 import re
 import resource
 import subprocess
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 
@@ -15,7 +15,7 @@ from retinue.errors import Failed
 from retinue.sandbox import cgroup
 from retinue.sandbox.aftermath import Before
 from retinue.sandbox.cell import Cell
-from retinue.sandbox.devices import lent
+from retinue.sandbox.devices import Lent, lent
 from retinue.sandbox.mountpoints import made_ready
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
 from retinue.sandbox.seccomp import program
@@ -24,6 +24,8 @@ from retinue.sandbox.watch import begun, swept, told
 
 PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 """Where the system keeps it: never looked for along a PATH, and some systems let only this one make namespaces."""
+
+NEWER = "install bubblewrap 0.10 or newer, or your system's update of an older one that has `--bind-fd`"
 
 _OTHER_TMP = "/var/tmp"  # noqa: S108
 """The same as /tmp in there, unless something of the machine's is laid below it: nothing is laid through a link."""
@@ -101,6 +103,10 @@ class _Fds:
         os.lseek(fd, 0, os.SEEK_SET)
         return str(fd)
 
+    def words(self, *options: str) -> str:
+        """One that reads these options."""
+        return self.of(b"".join(os.fsencode(word) + b"\0" for word in options))
+
     def at(self, mount: Mount) -> str:
         """One of exactly this file or folder: not of what a link has put in its way meanwhile. What goes wrong is told
         by the name that the command would know."""
@@ -124,6 +130,11 @@ def found() -> str | None:
     return next((place for place in PLACES if os.access(place, os.X_OK)), None)
 
 
+def exact(bwrap: str) -> bool:
+    """Whether it lays just those folders that are held open for it: one that goes by their names can be led astray."""
+    return "--bind-fd" in _help(bwrap)
+
+
 def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell:
     """One command in a cell that holds what the scope allows and nothing else. Failed when it cannot be built. In the
     folder of records stands what was there before, so that a kill of ours does not lose it."""
@@ -132,26 +143,31 @@ def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell
         raise Failed("the system calls of this machine are not known: commands cannot be held strictly here")
     if "\0" in command:
         raise Failed("the command holds a NUL character, which no command can")
-    fds = _Fds()
-    group = ""
+    if not exact(bwrap):
+        raise Failed(f"{bwrap} lays folders by name, which can be exchanged meanwhile: {NEWER}")
     try:
-        earlier = swept(records)
-        plan = planned(scope)
-        made_ready(plan)
-        options = [*_NAMESPACES, *_system(fds), *_scoped(plan, fds, bwrap), "--seccomp", fds.of(code)]
-        inner = fds.of(b"".join(os.fsencode(word) + b"\0" for word in options))
-        group = cgroup.joined()
-        watch = begun(records, _before(scope, plan))
+        with ExitStack() as undone:
+            fds = _Fds()
+            undone.callback(fds.close)
+            devices = lent()
+            undone.callback(devices.over)
+            earlier = swept(records)
+            plan = planned(scope)
+            made_ready(plan)
+            inner = fds.words(
+                *_NAMESPACES, *_system(fds, devices), *_scoped(plan, fds, bwrap), "--seccomp", fds.of(code)
+            )
+            group = cgroup.joined()
+            undone.callback(cgroup.left, group)
+            watch = begun(records, _before(scope, plan))
+            undone.pop_all()
     except OSError as error:
-        fds.close()
         raise Failed(f"the sandbox for the command cannot be built: {error.strerror}") from error
-    except BaseException:
-        fds.close()
-        raise
     outer = ("/bin/sh", "-c", cgroup.JOIN, group) if group else ()
 
     def after() -> tuple[str, ...]:
         cgroup.left(group)
+        devices.over()
         return (*told(earlier, plan.writable), *plan.notes, *watch.over())
 
     return Cell(
@@ -174,7 +190,7 @@ _NAMESPACES = (
 )  # fmt: skip
 
 
-def _system(fds: _Fds) -> list[str]:
+def _system(fds: _Fds, devices: Lent) -> list[str]:
     """What every command finds: programs, a few files of /etc, its own /proc and /dev, and room that does not last."""
     words: list[str] = []
     for place in SYSTEM:
@@ -190,7 +206,7 @@ def _system(fds: _Fds) -> list[str]:
     for name in _LAID:
         words += ["--ro-bind", f"/etc/{name}", f"/etc/{name}"] if os.path.isdir(f"/etc/{name}") else []  # noqa: PTH112
     words += ["--proc", "/proc", "--remount-ro", "/proc", "--dev", "/dev"]
-    for name, place in lent().items():
+    for name, place in devices.at.items():
         words += ["--dev-bind", place, f"/dev/{name}"]
     words += [*_room("/dev/shm", SMALL), "--remount-ro", "/dev"]  # noqa: S108
     return [*words, "--dir", "/run"]
@@ -212,14 +228,11 @@ def _text(place: str, _changed: int, size: int) -> bytes:
 
 
 def _scoped(plan: Plan, fds: _Fds, bwrap: str) -> list[str]:
-    exact = "--bind-fd" in _help(bwrap)
-    words = (
-        _laid(Mount(how=How.WRITE, at=TMP, source=plan.tmp), fds, exact) if plan.tmp else _room(TMP, LARGE)
-    )
+    words = _laid(Mount(how=How.WRITE, at=TMP, source=plan.tmp), fds) if plan.tmp else _room(TMP, LARGE)
     if not any(mount.at.startswith(f"{_OTHER_TMP}/") or mount.at == _OTHER_TMP for mount in plan.mounts):
         words += ["--symlink", TMP, _OTHER_TMP]
     for mount in plan.mounts:
-        words += _laid(mount, fds, exact)
+        words += _laid(mount, fds)
     if "--disable-userns" in _help(bwrap):
         words.append("--disable-userns")
     for mount in plan.mounts:
@@ -227,7 +240,7 @@ def _scoped(plan: Plan, fds: _Fds, bwrap: str) -> list[str]:
     return [*words, "--remount-ro", "/", "--chdir", plan.cwd]
 
 
-def _laid(mount: Mount, fds: _Fds, exact: bool) -> list[str]:
+def _laid(mount: Mount, fds: _Fds) -> list[str]:
     if mount.how is How.BLANK_FILE:
         return ["--perms", "0444", "--ro-bind-data", fds.of(b""), mount.at]
     if mount.how is How.FRAME:
@@ -235,10 +248,7 @@ def _laid(mount: Mount, fds: _Fds, exact: bool) -> list[str]:
     if (cover := _COVER.get(mount.how)) is not None:
         sealed = ["--remount-ro", mount.at] if "--tmpfs" in cover else []
         return [*cover, mount.at, *sealed]
-    option = "--bind" if mount.how is How.WRITE else "--ro-bind"
-    if exact:
-        return [f"{option}-fd", fds.at(mount), mount.at]
-    return [option, mount.source, mount.at]
+    return ["--bind-fd" if mount.how is How.WRITE else "--ro-bind-fd", fds.at(mount), mount.at]
 
 
 def _room(at: str, size: int) -> list[str]:

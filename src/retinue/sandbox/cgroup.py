@@ -13,6 +13,9 @@ _TOP = Path("/sys/fs/cgroup")
 _LIMITS = {"pids.max": MAX_PROCESSES, "memory.max": MAX_MEMORY}
 """Where each controller is a tree of its own only the first is joined: each joining takes milliseconds."""
 
+_STARTED = 19
+"""Which of the facts behind a process's name it is."""
+
 JOIN = 'echo $$ >"$0/cgroup.procs" && exec "$@"'
 """Said by a shell that then becomes the program."""
 
@@ -21,11 +24,9 @@ def joined() -> str:
     """A new group for one command, with its limits; empty where there is none to be had."""
     if os.geteuid() != 0 or not _TOP.is_dir():
         return ""
-    name = f"retinue-{os.getpid()}-{secrets.token_hex(4)}"
-    unified = (_TOP / "cgroup.controllers").exists()
-    place = _TOP if unified else _TOP / "pids"
-    _swept(place)
-    group = _made(place / name)
+    _sweep_once()
+    pid = os.getpid()
+    group = _made(_place() / f"retinue-{pid}-{_began(pid)}-{secrets.token_hex(4)}")
     return "" if group is None else str(group)
 
 
@@ -36,12 +37,33 @@ def left(group: str) -> None:
             Path(group).rmdir()
 
 
-@cache
-def _swept(place: Path) -> None:
-    """Once: groups whose maker was killed before it could take them away."""
-    for group in place.glob("retinue-*-*"):
-        if not Path("/proc", group.name.split("-")[1]).exists():
+def sweep() -> None:
+    """Groups whose maker was killed before it could take them away. The kernel removes none that is in use."""
+    if os.geteuid() != 0:
+        return
+    for group in _place().glob("retinue-*-*-*"):
+        _, pid, began, _ = group.name.split("-", 3)
+        if pid.isdecimal() and _began(int(pid)) != began:
             left(str(group))
+
+
+@cache
+def _sweep_once() -> None:
+    sweep()
+
+
+@cache
+def _place() -> Path:
+    unified = (_TOP / "cgroup.controllers").exists()
+    return _TOP if unified else _TOP / "pids"
+
+
+def _began(pid: int) -> str:
+    """When a process began, as the kernel counts: another one may have its number by now. Empty: there is none."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()[_STARTED]
+    except (OSError, IndexError):
+        return ""
 
 
 def _made(group: Path) -> Path | None:

@@ -10,7 +10,7 @@ from retinue.domain.level import Lack, Level
 from retinue.domain.scope import Scope
 from retinue.errors import Failed
 from retinue.sandbox import process, seccomp
-from retinue.sandbox.bubblewrap import PLACES, strict
+from retinue.sandbox.bubblewrap import NEWER, PLACES, exact, strict
 from retinue.sandbox.cell import Cell
 from retinue.sandbox.landlock import abi, landlocked
 
@@ -95,6 +95,8 @@ async def _lack(level: Level, bwrap: str, code: bytes | None) -> Lack | None:
         return None if why is None else Lack(level=level, why=why, do=_LANDLOCK)
     if not bwrap:
         return Lack(level=level, why="bubblewrap is not installed", do="apt-get install bubblewrap")
+    if not await asyncio.to_thread(exact, bwrap):
+        return Lack(level=level, why=f"{bwrap} has no --bind-fd, so it lays folders by name", do=NEWER)
     why = await _trial(lambda: strict(_NOTHING, "true", bwrap=bwrap))
     return None if why is None else _forbidden(why)
 

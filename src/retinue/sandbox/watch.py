@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 import msgspec
 
 from retinue.errors import Failed
+from retinue.sandbox import cgroup
 from retinue.sandbox.aftermath import TELL, Before, put_right
 from retinue.sandbox.reach import is_readable
 from retinue.sandbox.survey import Kind
@@ -85,6 +86,8 @@ def swept(folder: str) -> list[tuple[Before | None, tuple[str, ...]]]:
                     time.sleep(_DYING)
                 found.append(_righted(path, descriptor))
             os.unlink(path)  # noqa: PTH108
+    if found:
+        cgroup.sweep()
     return found
 
 
