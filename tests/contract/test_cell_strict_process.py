@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.scope import Scope
-from retinue.sandbox import cgroup, devices
+from retinue.sandbox import cgroup, devices, process
 from retinue.sandbox.bubblewrap import ENVIRONMENT, found, strict
 from retinue.sandbox.watch import swept
 
@@ -254,10 +254,11 @@ def groups(pid: int) -> list[Path]:
     ]
 
 
-def test_no_group_of_processes_is_left_behind(scope: Scope, in_cell: InCell):
+async def test_no_group_of_processes_is_left_behind(scope: Scope):
     before = set(groups(os.getpid()))
-    in_cell(scope, "true")
-    assert set(groups(os.getpid())) <= before
+    for command, seconds in (("true", 60.0), ("setsid sleep 100 & sleep 100", 0.2)):
+        await process.run(strict(scope, command, bwrap=str(found())), seconds)
+    assert set(groups(os.getpid())) == before
 
 
 def test_groups_go_when_their_maker_was_killed_and_stay_while_it_lives(scope: Scope, here: Path):
