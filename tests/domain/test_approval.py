@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.approval import Answer, Approval, State, as_json, digest_of
+from retinue.domain.approval import Answer, Approval, NamedFile, State, as_json, digest_of
 from retinue.domain.level import Level
 from retinue.errors import Refused
 
@@ -84,7 +84,8 @@ def test_a_question_expires_or_is_void():
     assert ASKED.void() == replace(ASKED, state=State.VOID)
 
 
-CALL: dict[str, Any] = {"resource": "/w/a", "root": "/w", "scope": "abc"}
+SCRIPT = NamedFile(path="/w/run.sh", sha256="aa", size=7)
+CALL: Any = {"resource": "/w/a", "root": "/w", "scope": "abc"}
 
 
 def test_the_digest_tells_every_call_from_every_other():
@@ -101,6 +102,11 @@ def test_the_digest_tells_every_call_from_every_other():
         digest_of("write", {"path": "a"}, **(CALL | {"scope": "abd"})),
         digest_of("write", {"path": ["a"]}, **CALL),
         digest_of("write", {}, **CALL),
+        digest_of("write", {"path": "a"}, **CALL, files=(SCRIPT,)),
+        digest_of("write", {"path": "a"}, **CALL, files=(SCRIPT, SCRIPT)),
+        digest_of("write", {"path": "a"}, **CALL, files=(replace(SCRIPT, path="/w/b.sh"),)),
+        digest_of("write", {"path": "a"}, **CALL, files=(replace(SCRIPT, sha256="ab"),)),
+        digest_of("write", {"path": "a"}, **CALL, files=(replace(SCRIPT, size=8),)),
     ]
     assert len(set(different)) == len(different)
     assert digest_of("w", {"a": 1, "b": 2}, **CALL) == digest_of("w", {"b": 2, "a": 1}, **CALL)
@@ -123,7 +129,13 @@ def test_equal_digests_mean_equal_arguments(one: dict[str, Any], other: dict[str
 
 def test_what_is_printed_leaves_nothing_out():
     full = replace(
-        ASKED, reason="why", root="/w", level=Level.NONE, chain=("person", "agent:general:main"), digest="d"
+        ASKED,
+        reason="why",
+        root="/w",
+        level=Level.NONE,
+        chain=("person", "agent:general:main"),
+        digest="d",
+        files=(SCRIPT,),
     ).answered(Answer.ALLOW, by="ada", at=NOW)
     assert as_json(full) == {
         "id": "01A",
@@ -138,6 +150,7 @@ def test_what_is_printed_leaves_nothing_out():
         "reason": "why",
         "workspace": "/w",
         "sandbox": "none",
+        "files": [{"path": "/w/run.sh", "sha256": "aa", "size": 7}],
         "chain": ["person", "agent:general:main"],
         "digest": "d",
         "state": "allowed",

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent import ShellCommands
-from retinue.domain.command import blocked, need_not_ask
+from retinue.domain.command import blocked, need_not_ask, words
 from retinue.domain.scope import Scope
 
 GIT = ShellCommands(allow=("git", "ls", "git log **", "env", "xargs", "find", "sed", "awk", "true"))
@@ -151,7 +151,9 @@ def test_a_star_alone_speaks_for_everything_and_two_only_for_plain_lines():
     "rules", [None, ShellCommands(), ShellCommands(allow=()), ShellCommands(deny=("x",))]
 )
 def test_without_patterns_everything_asks(rules: ShellCommands | None):
-    assert not need_not_ask("git status", rules).ok
+    for command in ("git status", "git status; ls"):
+        verdict = need_not_ask(command, rules)
+        assert (verdict.ok, verdict.rule) == (False, "no shell_commands grant it in advance")
 
 
 BLOCKED: list[tuple[str, str, bool]] = [
@@ -194,3 +196,33 @@ def test_whatever_is_spoken_for_holds_nothing_that_a_shell_reads_as_more(text: s
         assert text.isascii()
         assert not set(text) & set(";&|<>`$(){}[]*?!~#\\'\"=\n\r\0")
         assert all(char.isprintable() or char == "\t" for char in text)
+
+
+@pytest.mark.parametrize(
+    ("command", "names"),
+    [
+        ("sh run.sh", ["run.sh"]),
+        ("./run.sh --fast", ["./run.sh"]),
+        ("sh run.sh;ls|sh b.sh>c.txt", ["run.sh", "b.sh", "c.txt"]),
+        ("sh 'my script.sh'", ["my script.sh"]),
+        ('bash -c "sh run.sh && sh b.sh"', ["run.sh", "b.sh"]),
+        ("make --file=build.mk", ["build.mk"]),
+        ("A=run.sh sh b.sh", ["run.sh", "b.sh"]),
+        ("echo $(cat run.sh) `cat b.sh` <c.txt", ["run.sh", "b.sh", "c.txt"]),
+        ("sh run.sh # b.sh", ["run.sh", "b.sh"]),
+        ("sh run.sh 'never closed b.sh", ["run.sh", "b.sh"]),
+        ("sh my\\ script.sh", ["my script.sh"]),
+    ],
+)
+def test_whatever_may_name_a_file_is_among_the_words_of_a_command(command: str, names: list[str]):
+    """Shows: T10."""
+    found = words(command)
+    assert set(names) <= set(found)
+    assert "" not in found
+
+
+@given(st.text())
+def test_the_words_of_any_command_can_be_told(command: str):
+    found = words(command)
+    assert len(found) == len(set(found))
+    assert bool(found) or not command.strip(" \t\r\n;|&<>()`'\"=$") or not command.split()

@@ -30,7 +30,9 @@ def nothing_was_done():
 
 def acts(asks: str | None, touches: Any = None, effect: str = "once") -> Tool:
     @tool(name="act", asks=asks, touches=touches, effect=effect)
-    async def act(call: Call, path: str = "a.txt", command: str = "ls") -> str:
+    async def act(
+        call: Call, path: str = "a.txt", command: str = "ls", place: str = ".github/workflows/ci.yml"
+    ) -> str:
         """Acts."""
         if touches and touches[0] == "write":
             call.files.write(path, b"x")
@@ -121,12 +123,18 @@ async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
             )
 
 
+WRITE_CI = ("write", "place")
+OBEYED = "other programs obey what stands there (**/.github/workflows/**), so each change asks"
 REASONS: list[tuple[Any, str, Level, str, Level | None]] = [
     (None, "", STRICT, "this tool acts on the world", None),
     (WRITE, "", STRICT, "nothing grants write there in advance", None),
-    (RUN, "", STRICT, "no pattern of shell_commands allows it", STRICT),
+    (WRITE_CI, "", STRICT, OBEYED, None),
+    (WRITE_CI, GRANTED, STRICT, OBEYED, None),
+    (RUN, "", STRICT, "no shell_commands grant it in advance", STRICT),
+    (RUN, "shell_commands: {deny: [rm]}\n", STRICT, "no shell_commands grant it in advance", STRICT),
     (RUN, "shell_commands: {allow: [cat]}\n", STRICT, "no pattern of shell_commands allows it", STRICT),
     (RUN, "", LANDLOCK, "the sandbox here is landlock, so every command asks", LANDLOCK),
+    (RUN, GRANTED, NONE, "the sandbox here is none, so every command asks", NONE),
 ]
 
 
@@ -144,6 +152,18 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
         (asked,) = await approvals(house)
         assert (asked.reason, asked.level) == (reason, held)
         assert (asked.expires_at - asked.asked_at).total_seconds() == Limits().approval_seconds
+
+
+@pytest.mark.parametrize("touches", [WRITE, RUN])
+async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(world: Any, touches: Any):
+    world.agent("general", GRANTED)
+    shell = PlayedShell(level=STRICT)
+    async with world.open(
+        calls(("act", "{}")), tools=[acts("always", touches)], policy=ASK, shell=shell, level=shell.at()
+    ) as house:
+        await house.run("Act.")
+        (asked,) = await approvals(house)
+        assert asked.reason == "this tool asks each time, whatever is granted"
 
 
 @pytest.mark.parametrize(("level", "minimum", "runs"), [

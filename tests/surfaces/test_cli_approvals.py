@@ -53,6 +53,7 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(retinue: 
         "reason": "nothing grants write there in advance",
         "workspace": str(retinue.folder),
         "sandbox": None,
+        "files": [],
         "chain": ["person", parked["key"]],
         "digest": "",
         "state": "pending",
@@ -245,3 +246,23 @@ def test_a_question_that_nobody_can_answer_any_more_is_not_shown_with_its_sessio
     assert len(retinue("sessions", "show", parked["slug"], "--json").json["approvals"]) == 1
     grown_old(retinue)
     assert retinue("sessions", "show", parked["slug"], "--json").json["approvals"] == []
+
+
+def test_the_card_names_the_files_of_a_command_and_another_script_is_another_question(retinue: Any):
+    """Shows: T10."""
+    script = retinue.folder / "run.sh"
+    script.write_text("touch good\n")
+    retinue.plays([{"tools": [{"name": "bash", "args": {"command": "sh run.sh"}}]}, "Ran."])
+    (first,) = retinue("run", "--json", "run it").json["approvals"]
+    (file,) = retinue("approvals", "show", first, "--json").json["files"]
+    assert (file["path"], file["size"]) == (str(script), 11)
+    shown = retinue("approvals", "show", first).out
+    assert f"    {script}  11 bytes  sha256 {file['sha256']}\n" in shown
+    script.write_text("touch evil\n")
+    again = retinue("approvals", "answer", first, "allow", "--json")
+    assert again.code == 6
+    (second,) = retinue("approvals", "list", "--json").json
+    assert second["reason"] == f"changed since you were asked: {script}"
+    assert second["files"][0]["sha256"] != file["sha256"]
+    assert retinue("approvals", "answer", second["id"], "allow").code == 0
+    assert [(retinue.folder / name).exists() for name in ("good", "evil")] == [False, True]

@@ -2,8 +2,8 @@
 
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -35,7 +35,7 @@ class State(StrEnum):
     DENIED = "denied"
     EXPIRED = "expired"
     VOID = "void"
-    """The run that asked was stopped: there is nothing to answer any more."""
+    """There is nothing to answer any more: the run that asked was stopped, or it asks something else by now."""
     USED = "used"
     """It allowed a call, and that call was begun: it allows nothing any more."""
 
@@ -43,6 +43,23 @@ class State(StrEnum):
 Touch = Literal["read", "write", "run", "tool", "more"]
 """What a call does with its resource: a file is read or written, a command is run, a tool is used; or a session asks
 for more scope."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NamedFile:
+    """A file that a command names, as it was when a person was asked: a yes to its name is one to what it held."""
+
+    path: str
+    """Its real name, made visible."""
+    sha256: str
+    """Of its beginning, up to MOST_COMPARED bytes."""
+    size: int
+
+
+MOST_NAMED = 8
+"""Files of one command that are compared."""
+MOST_COMPARED = 1 << 20
+"""Bytes of each of them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,6 +82,8 @@ class Approval:
     """Why it is asked: the rule, or the agent's own words when it asks for more scope."""
     root: str = ""
     level: Level | None = None
+    files: tuple[NamedFile, ...] = ()
+    """Those that a command names and the agent may read."""
     chain: tuple[str, ...] = ()
     """Who asked for whom, outermost first: a person, then the sessions down to this one."""
     digest: str = ""
@@ -99,9 +118,17 @@ class Approval:
         return replace(self, state=State.USED)
 
 
-def digest_of(tool: str, args: Mapping[str, Any], *, resource: str, root: str, scope: str) -> str:
+def digest_of(
+    tool: str,
+    args: Mapping[str, Any],
+    *,
+    resource: str,
+    root: str,
+    scope: str,
+    files: Iterable[NamedFile] = (),
+) -> str:
     """What an approval is bound to."""
-    facts = [tool, args, resource, root, scope]
+    facts = [tool, args, resource, root, scope, [(each.path, each.sha256, each.size) for each in files]]
     return hashlib.sha256(
         json.dumps(facts, sort_keys=True, default=str).encode("utf-8", "surrogatepass")
     ).hexdigest()
@@ -122,6 +149,7 @@ def as_json(approval: Approval) -> dict[str, Any]:
         "reason": approval.reason or None,
         "workspace": approval.root or None,
         "sandbox": None if approval.level is None else str(approval.level),
+        "files": [asdict(each) for each in approval.files],
         "chain": list(approval.chain),
         "digest": approval.digest,
         "state": str(approval.state),

@@ -1,6 +1,8 @@
 """Shell commands: which of them need not ask. No text is a boundary: the sandbox is, and these globs spare questions."""
 
 import re
+import shlex
+from contextlib import suppress
 
 from retinue.domain.agent import ShellCommands
 from retinue.domain.glob import matches
@@ -11,6 +13,9 @@ _PLAIN = re.compile(r"[\w \t@%+:,./^-]*")
 they look like: then no pattern speaks for it."""
 
 ANYTHING = "*"
+
+_BETWEEN = re.compile(r"[\s;|&<>()`'\"=$]+")
+"""What may stand between two names in a line, however it is quoted."""
 
 
 def blocked(command: str, rules: ShellCommands | None) -> str | None:
@@ -28,6 +33,8 @@ def need_not_ask(command: str, rules: ShellCommands | None) -> Verdict:
     """A pattern without a blank names a program, one with blanks the whole line. Only a line of one program, found
     by its bare name, and plain words can be spoken for; `*` speaks for everything."""
     allowed = (rules and rules.allow) or ()
+    if not allowed:
+        return Verdict(ok=False, rule="no shell_commands grant it in advance")
     if ANYTHING in allowed:
         return Verdict(ok=True, rule="shell_commands allow *")
     words = command.split()
@@ -38,3 +45,14 @@ def need_not_ask(command: str, rules: ShellCommands | None) -> Verdict:
         if matches(pattern, line if " " in pattern else words[0]):
             return Verdict(ok=True, rule=f"shell_commands allow {pattern}")
     return Verdict(ok=False, rule="no pattern of shell_commands allows it")
+
+
+def words(command: str) -> list[str]:
+    """Whatever in a line may be the name of a file: its words as a shell takes them, and the pieces
+    between everything that parts or quotes words."""
+    lexer = shlex.shlex(command, posix=True, punctuation_chars=True)
+    lexer.whitespace_split, lexer.commenters = True, ""
+    found: list[str] = []
+    with suppress(ValueError):  # a quote that is never closed: what came before it counts
+        found.extend(lexer)
+    return list(dict.fromkeys(each for each in (*found, *_BETWEEN.split(command)) if each))

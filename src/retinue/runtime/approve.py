@@ -1,25 +1,43 @@
 """Whether a call needs a person's yes, and how one is asked for, waited for and used up."""
 
+import asyncio
+import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
-from retinue.domain.approval import Answer, Approval, Policy, State, Touch, digest_of
+from retinue.domain.approval import (
+    MOST_COMPARED,
+    MOST_NAMED,
+    Answer,
+    Approval,
+    NamedFile,
+    Policy,
+    State,
+    Touch,
+    digest_of,
+)
 from retinue.domain.ceiling import Wish
+from retinue.domain.command import words
+from retinue.domain.glob import first_match
 from retinue.domain.level import Level
 from retinue.domain.run import Run
+from retinue.domain.safe import shown
 from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called
-from retinue.errors import OutOfScope, Refused
+from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Asks, Files, Ports, Tool, Tx
 from retinue.runtime.announce import told
 
 PERSON = "person"
 UNSTARTED = (State.PENDING, State.ALLOWED, State.DENIED, State.EXPIRED)
 """A call whose approval is in one of these was never begun."""
+ALWAYS = "this tool asks each time, whatever is granted"
+MOST_WORDS = 256
+"""Of a command that are tried as names of files."""
 
 
 class Parked(Exception):
@@ -73,7 +91,7 @@ async def leave(wanted: Wanted, ports: Ports) -> Leave:
         return await _file(wanted, ports)
     if ports.policy is Policy.AUTO:
         return Leave(scope=scope, files=ports.files(scope))
-    await _asked(wanted, wanted.resource, _why(wanted), ports)
+    await _asked(Question(wanted=wanted, resource=wanted.resource, why=_why(wanted)), ports)
     return Leave(scope=scope, files=ports.files(scope), answer=Answer.ALLOW)
 
 
@@ -86,6 +104,14 @@ def _why(wanted: Wanted) -> str:
             "it starts another agent, which may read every file on this machine that is not closed or denied"
         )
     return "it starts another agent, with rights of its own"
+
+
+def _why_there(wanted: Wanted, real: str, touch: Wish) -> str:
+    scope = wanted.caller.scope
+    if scope.guards(real):
+        guard = first_match(scope.guarded, real, ignore_case=True)
+        return f"other programs obey what stands there ({guard}), so each change asks"
+    return ALWAYS if scope.grants_write(real) else f"nothing grants {touch} there in advance"
 
 
 def ask_key(run: str, call: str) -> str:
@@ -129,7 +155,7 @@ async def _file(wanted: Wanted, ports: Ports) -> Leave:
     granted = scope.grants_write(real) and wanted.tool.asks is not Asks.ALWAYS
     if granted or (ports.policy is Policy.AUTO and not scope.guards(real)):
         return Leave(scope=scope, files=files)
-    await _asked(wanted, real, f"nothing grants {touch} there in advance", ports)
+    await _asked(Question(wanted=wanted, resource=real, why=_why_there(wanted, real, touch)), ports)
     return Leave(scope=scope, files=files.only(real), answer=Answer.ALLOW)
 
 
@@ -148,11 +174,33 @@ async def _command(wanted: Wanted, ports: Ports) -> Leave:
     spared = granted.ok and wanted.tool.asks is not Asks.ALWAYS
     if level is Level.STRICT and (spared or ports.policy is Policy.AUTO):
         return leave
-    if level is Level.STRICT and await _used_once(wanted, "run", text, ports):
+    named = await _named(text, leave.files, ports)
+    if level is Level.STRICT and await _used_once(wanted, "run", text, ports, files=named):
         return leave
-    why = granted.rule if level is Level.STRICT else f"the sandbox here is {level}, so every command asks"
-    await _asked(wanted, text, why, ports, level=level)
+    why = ALWAYS if spared or granted.ok else granted.rule
+    if level is not Level.STRICT:
+        why = f"the sandbox here is {level}, so every command asks"
+    await _asked(Question(wanted=wanted, resource=text, why=why, level=level, files=named), ports)
     return replace(leave, answer=Answer.ALLOW)
+
+
+async def _named(command: str, files: Files, ports: Ports) -> tuple[NamedFile, ...]:
+    """The files that a command names and this agent may read, as they are now. What it does to files that it does not
+    name is the sandbox's business."""
+
+    def looked() -> tuple[NamedFile, ...]:
+        found: dict[str, NamedFile] = {}
+        for word in words(command)[:MOST_WORDS]:
+            if len(found) == MOST_NAMED:
+                break
+            with suppress(RetinueError):  # then it is no file, or none that this agent may read
+                seen = files.read(word, max_bytes=MOST_COMPARED)
+                digest = hashlib.sha256(seen.data).hexdigest()
+                path = shown(ports.redact(seen.real))
+                found[seen.real] = NamedFile(path=path, sha256=digest, size=seen.size)
+        return tuple(found.values())
+
+    return await asyncio.to_thread(looked)
 
 
 async def _more(wanted: Wanted, ports: Ports) -> Leave:
@@ -177,9 +225,12 @@ async def _more(wanted: Wanted, ports: Ports) -> Leave:
             raise Refused(f"{resource} is in your scope already: call {about.spec.name}")
         if not (verdict := scope.plus(resource, about.touch).path(resource, about.touch)).ok:
             raise Refused(f"nobody can allow this here: {verdict.rule}")
+    files = ports.files(scope)
+    named = await _named(resource, files, ports) if about.touch == "run" else ()
     reason = str(wanted.args.get("reason", ""))
-    approval = await _asked(wanted, resource, reason, ports, touch=about.touch, keep=True)
-    return Leave(scope=scope, files=ports.files(scope), answer=approval.answer)
+    question = Question(wanted=wanted, resource=resource, why=reason, more=True, files=named)
+    approval = await _asked(question, ports)
+    return Leave(scope=scope, files=files, answer=approval.answer)
 
 
 async def _is_added(wanted: Wanted, ports: Ports) -> bool:
@@ -192,83 +243,105 @@ async def _is_added(wanted: Wanted, ports: Ports) -> bool:
     return await ports.ledger.look(step)
 
 
-async def _asked(
-    wanted: Wanted,
-    resource: str,
-    why: str,
-    ports: Ports,
-    *,
-    level: Level | None = None,
-    touch: Touch | None = None,
-    keep: bool = False,
-) -> Approval:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What a person is asked, exactly."""
+
+    wanted: Wanted
+    resource: str
+    why: str
+    level: Level | None = None
+    more: bool = False
+    """It is a wish for more scope, and the yes is kept for a later call."""
+    files: tuple[NamedFile, ...] = ()
+
+    def digest(self, files: tuple[NamedFile, ...]) -> str:
+        """What a yes to this speaks for, if the files that are named hold this."""
+        scope = self.wanted.caller.scope
+        # A yes to a command that is held tightly is no yes to the same command held loosely.
+        rights = scope.hash if self.level is None else f"{scope.hash} {self.level}"
+        name, args = self.wanted.tool.spec.name, self.wanted.args
+        return digest_of(name, args, resource=self.resource, root=scope.root, scope=rights, files=files)
+
+
+async def _asked(question: Question, ports: Ports) -> Approval:
     """Returns when a person has said yes to exactly this, and the yes is used up (unless it is kept for a later
     call). Asking is a row in the ledger: it outlives this process, and any surface can answer it."""
     if ports.policy is Policy.DENY:
-        raise _said_no(
-            wanted, resource, "the configuration answers every such question with no (approvals = deny)"
-        )
-    caller, called, tool = wanted.caller, wanted.called, wanted.tool
-    # A yes to a command that is held tightly is no yes to the same command held loosely.
-    rights = caller.scope.hash if level is None else f"{caller.scope.hash} {level}"
-    digest = digest_of(tool.spec.name, wanted.args, resource=resource, root=caller.scope.root, scope=rights)
-    now = ports.chance.now()
-
-    def step(tx: Tx) -> Approval:
-        known = tx.approvals(run=caller.run.id, call=called.id)
-        last = known[-1] if known else None
-        if last is not None and last.state is State.PENDING and now >= last.expires_at:
-            last = last.expired()
-            tx.set_approval(last)
-        if last is not None and last.state is State.ALLOWED and last.digest == digest and not keep:
-            tx.set_approval(last.used())
-        if last is not None and last.state is not State.USED and last.digest == digest:
-            return last
-        asked = Approval(
-            id=ports.chance.entry_id(),
-            run=caller.run.id,
-            session=caller.session.id,
-            agent=caller.session.agent,
-            call=called.id,
-            tool=str(wanted.args["tool"]) if touch else tool.spec.name,
-            touch="more" if touch else tool.touch,
-            resource=ports.redact(resource),
-            args=called.args,
-            reason=ports.redact(why),
-            root=caller.scope.root,
-            level=level,
-            chain=_chain(caller, tx),
-            digest=digest,
-            asked_at=now,
-            expires_at=now + timedelta(seconds=ports.limits.approval_seconds),
-        )
-        tx.add_approval(asked)
-        tx.emit(
-            told(
-                "approval.asked",
-                caller.run,
-                ports,
-                approval=asked.id,
-                tool=asked.tool,
-                resource=asked.resource,
-            )
-        )
-        return asked
-
-    approval = await ports.ledger.do(step)
+        raise _said_no(question, "the configuration answers every such question with no (approvals = deny)")
+    approval = await ports.ledger.do(lambda tx: _standing(question, tx, ports))
     if approval.state is State.PENDING:
         raise Parked
     if approval.state is State.EXPIRED:
-        raise _said_no(wanted, resource, f"nobody answered within {ports.limits.approval_seconds:g} s")
+        raise _said_no(question, f"nobody answered within {ports.limits.approval_seconds:g} s")
     if approval.state is State.DENIED:
-        raise _said_no(wanted, resource, "a person said no")
+        raise _said_no(question, "a person said no")
     return approval
 
 
-def _said_no(wanted: Wanted, resource: str, why: str) -> OutOfScope:
+def _standing(question: Question, tx: Tx, ports: Ports) -> Approval:
+    """What became of a question so far; it is put now if it was not yet, or was another one. A no stands, whatever
+    has become of the files since."""
+    now, caller = ports.chance.now(), question.wanted.caller
+    known = tx.approvals(run=caller.run.id, call=question.wanted.called.id)
+    last = known[-1] if known else None
+    if last is None:
+        return _put(question, tx, ports, now)
+    if last.state is State.PENDING and now >= last.expires_at:
+        last = last.expired()
+        tx.set_approval(last)
+    same = last.digest == question.digest(question.files)
+    if last.state is State.ALLOWED and same and not question.more:
+        tx.set_approval(last.used())
+    if last.state is not State.USED and same:
+        return last
+    if last.state in (State.DENIED, State.EXPIRED) and last.digest == question.digest(last.files):
+        return last
+    if last.state is State.PENDING:
+        tx.set_approval(last.void())
+    return _put(_retold(question, last), tx, ports, now)
+
+
+def _retold(question: Question, last: Approval) -> Question:
+    """A question that is asked again because of its files says which."""
+    if last.digest != question.digest(last.files):
+        return question
+    names = dict.fromkeys(each.path for each in {*question.files} ^ {*last.files})
+    return replace(question, why=f"changed since you were asked: {', '.join(sorted(names))}")
+
+
+def _put(question: Question, tx: Tx, ports: Ports, now: datetime) -> Approval:
+    wanted, caller = question.wanted, question.wanted.caller
+    asked = Approval(
+        id=ports.chance.entry_id(),
+        run=caller.run.id,
+        session=caller.session.id,
+        agent=caller.session.agent,
+        call=wanted.called.id,
+        tool=str(wanted.args["tool"]) if question.more else wanted.tool.spec.name,
+        touch="more" if question.more else wanted.tool.touch,
+        resource=ports.redact(question.resource),
+        args=wanted.called.args,
+        reason=ports.redact(question.why),
+        root=caller.scope.root,
+        level=question.level,
+        files=question.files,
+        chain=_chain(caller, tx),
+        digest=question.digest(question.files),
+        asked_at=now,
+        expires_at=now + timedelta(seconds=ports.limits.approval_seconds),
+    )
+    tx.add_approval(asked)
+    facts = {"approval": asked.id, "tool": asked.tool, "resource": asked.resource}
+    tx.emit(told("approval.asked", caller.run, ports, **facts))
+    return asked
+
+
+def _said_no(question: Question, why: str) -> OutOfScope:
+    name = question.wanted.tool.spec.name
     return OutOfScope(
-        f"{wanted.tool.spec.name} was not done: {why}. Go on without it, or say what you need it for.",
-        resource=resource,
+        f"{name} was not done: {why}. Go on without it, or say what you need it for.",
+        resource=question.resource,
         error="approval_denied",
     )
 
@@ -297,12 +370,15 @@ async def _allowed_once(wanted: Wanted, resource: str, ports: Ports) -> Scope | 
     return wider
 
 
-async def _used_once(wanted: Wanted, touch: Touch, resource: str, ports: Ports) -> bool:
+async def _used_once(
+    wanted: Wanted, touch: Touch, resource: str, ports: Ports, *, files: tuple[NamedFile, ...] = ()
+) -> bool:
     def step(tx: Tx) -> bool:
         for each in tx.approvals(run=wanted.caller.run.id, state=[State.ALLOWED]):
             about = ports.tools.get(each.tool)
             once = each.touch == "more" and each.answer is Answer.ALLOW
-            if once and each.resource == resource and about is not None and about.touch == touch:
+            same = (each.resource, each.files) == (resource, files)
+            if once and same and about is not None and about.touch == touch:
                 tx.set_approval(each.used())
                 return True
         return False

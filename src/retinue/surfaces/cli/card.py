@@ -5,13 +5,16 @@ from collections.abc import Iterator
 from typing import Any, cast
 
 from retinue.domain.agent import ShellCommands
-from retinue.domain.approval import Approval
+from retinue.domain.approval import MOST_COMPARED, MOST_NAMED, Approval, NamedFile
 from retinue.domain.command import need_not_ask
 from retinue.domain.rule import literal
 from retinue.domain.run import iso
 
 LINES = 24
 """Of one argument; the rest is shown when asked for."""
+
+SHORT = 16
+"""Characters of a file's digest, enough to compare by eye; all of them when everything is shown."""
 
 _WHAT = {"read": "read", "write": "write", "run": "run", "tool": "use", "more": "more scope for"}
 
@@ -28,6 +31,7 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
     for name, text in _arguments(approval):
         lines.append(f"  {name}:")
         lines += [f"    {line}" for line in _cut(text, whole=whole)]
+    lines += _files(approval, whole=whole)
     lines += _why(approval)
     lines += _adding(approval)
     held = "" if approval.level is None else f", sandbox {approval.level}"
@@ -47,6 +51,28 @@ def _wish(approval: Approval) -> str:
     if approval.touch in ("more", "tool"):
         return f"{what} {tool}"
     return what if tool in (what, "bash") else f"{what}, with {tool}"
+
+
+def _files(approval: Approval, *, whole: bool) -> list[str]:
+    """What the files that a command names held when it asked: the yes is one to that."""
+    if not approval.files:
+        return []
+    lines = ["  names these files, and a yes is for what they hold now:"]
+    for each in approval.files:
+        path = each.path.replace("\n", "␊")
+        digest = each.sha256 if whole else f"{each.sha256[:SHORT]}…"
+        lines.append(f"    {path}  {each.size:,} bytes  sha256 {digest}{_compared(each)}")
+    if len(approval.files) == MOST_NAMED:
+        lines.append(f"    (more than {MOST_NAMED} are not compared)")
+    return lines
+
+
+def _compared(file: NamedFile) -> str:
+    return (
+        ""
+        if file.size <= MOST_COMPARED
+        else f" of its first {MOST_COMPARED:,} bytes, the rest is not compared"
+    )
 
 
 def _why(approval: Approval) -> list[str]:

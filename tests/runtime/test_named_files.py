@@ -1,0 +1,190 @@
+"""A yes to a command is one to the files that it names as they were: a script that is another by then asks anew."""
+
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import MOST_COMPARED, Answer, Approval, NamedFile, Policy, State
+from retinue.domain.level import Level
+from retinue.domain.run import Run, Status
+from retinue.ports import Tx
+from retinue.runtime import control
+from retinue.testing.played import calls, says
+from retinue.testing.shells import PlayedShell
+
+
+def bash(command: str) -> Any:
+    return calls(("bash", json.dumps({"command": command})))
+
+
+def held(world: Any, name: str, text: str) -> NamedFile:
+    """A file of the workspace, as a question tells of it."""
+    path = world.workspace / name
+    path.write_text(text)
+    return NamedFile(
+        path=str(path.resolve()), sha256=hashlib.sha256(text.encode()).hexdigest(), size=len(text)
+    )
+
+
+async def approvals(house: Any) -> list[Approval]:
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals()
+
+    return await house.ports.ledger.look(step)
+
+
+async def answered(house: Any, run: Run, said: Answer, tool: str = "bash") -> Run:
+    """The run, once it goes no further after the answer."""
+    (asked,) = [each for each in await approvals(house) if each.state is State.PENDING and each.tool == tool]
+    await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    return await house.ended(run)
+
+
+@pytest.fixture
+def shell() -> PlayedShell:
+    return PlayedShell(text="ok\n")
+
+
+@pytest.fixture
+def asks(shell: PlayedShell) -> dict[str, Any]:
+    return {"shell": shell, "level": shell.at(), "policy": Policy.ASK}
+
+
+@pytest.mark.parametrize("level", list(Level))
+async def test_a_script_that_changed_after_the_yes_is_asked_about_again(
+    world: Any, shell: PlayedShell, asks: dict[str, Any], level: Level
+):
+    """Shows: T10."""
+    shell.level = level
+    before = held(world, "run.sh", "echo good\n")
+    async with world.open(bash("sh run.sh; ls"), says("Done."), **asks) as house:
+        run = await house.run("Run it.")
+        (first,) = await approvals(house)
+        assert first.files == (before,)
+        after = held(world, "run.sh", "echo evil\n")
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
+        _, second = await approvals(house)
+        assert (second.files, shell.ran) == ((after,), [])
+        assert second.reason == f"changed since you were asked: {after.path}"
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+    assert [command for command, _ in shell.ran] == ["sh run.sh; ls"]
+
+
+async def test_a_script_that_stayed_as_it_was_runs_after_one_yes(
+    world: Any, shell: PlayedShell, asks: dict[str, Any]
+):
+    held(world, "run.sh", "echo good\n")
+    async with world.open(bash("./run.sh"), says("Done."), **asks) as house:
+        run = await house.run("Run it.")
+        held(world, "other.sh", "echo new\n")
+        held(world, "run.sh", "echo good\n")
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+        assert [each.state for each in await approvals(house)] == [State.USED]
+    assert len(shell.ran) == 1
+
+
+async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(world: Any, asks: dict[str, Any]):
+    """Shows: T10."""
+    async with world.open(bash("sh run.sh"), says("Done."), **asks) as house:
+        run = await house.run("Run it.")
+        new = held(world, "run.sh", "echo new\n")
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
+        (world.workspace / "run.sh").unlink()
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
+        assert [each.files for each in await approvals(house)] == [(), (new,), ()]
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+
+
+async def test_a_no_stands_whatever_becomes_of_the_script(
+    world: Any, shell: PlayedShell, asks: dict[str, Any]
+):
+    held(world, "run.sh", "echo evil\n")
+    async with world.open(bash("sh run.sh"), says("Then not."), **asks) as house:
+        run = await house.run("Run it.")
+        held(world, "run.sh", "echo other\n")
+        assert (await answered(house, run, Answer.DENY)).status is Status.DONE
+        assert [each.state for each in await approvals(house)] == [State.DENIED]
+    assert shell.ran == []
+
+
+async def test_a_question_about_a_script_that_is_another_by_now_cannot_be_answered_any_more(
+    world: Any, shell: PlayedShell, asks: dict[str, Any]
+):
+    held(world, "run.sh", "echo good\n")
+    both = calls(("write", '{"path": "a.txt", "content": "x"}'), ("bash", '{"command": "sh run.sh"}'))
+    async with world.open(both, says("Done."), **asks) as house:
+        run = await house.run("Run it.")
+        after = held(world, "run.sh", "echo evil\n")
+        assert (await answered(house, run, Answer.ALLOW, "write")).status is Status.WAITING
+        old, new = [each for each in await approvals(house) if each.tool == "bash"]
+        assert (old.state, new.state, new.files) == (State.VOID, State.PENDING, (after,))
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.DONE
+    assert len(shell.ran) == 1
+
+
+async def test_only_files_that_the_agent_may_read_are_looked_at(world: Any, asks: dict[str, Any]):
+    """Shows: T10."""
+    world.agent("general", "paths: {deny: ['secret.txt']}\n")
+    held(world, "secret.txt", "words")
+    (world.workspace / "folder").mkdir()
+    (world.workspace / "led.sh").symlink_to(world.workspace / "secret.txt")
+    outside = world.folder / "outside.sh"
+    outside.write_text("echo out")
+    named = held(world, "run.sh", "echo in")
+    command = f"sh run.sh secret.txt folder led.sh {outside} ../outside.sh nothing /etc/hostname -x run.sh"
+    async with world.open(bash(command), **asks) as house:
+        await house.run("Run it.")
+        (asked,) = await approvals(house)
+        assert asked.files == (named,)
+
+
+async def test_of_many_and_large_files_some_are_compared(world: Any, asks: dict[str, Any]):
+    large = "x" * (MOST_COMPARED + 7)
+    held(world, "a0", large)
+    named = [held(world, f"a{number}", "x") for number in range(1, 12)]
+    command = "cat " + " ".join(f"a{number}" for number in range(12))
+    async with world.open(bash(command), **asks) as house:
+        await house.run("Run it.")
+        (asked,) = await approvals(house)
+        first, *rest = asked.files
+        assert (first.size, first.sha256) == (
+            MOST_COMPARED + 7,
+            hashlib.sha256(large[:MOST_COMPARED].encode()).hexdigest(),
+        )
+        assert rest == named[:7]
+
+
+async def test_a_command_allowed_once_beforehand_is_that_command_with_those_files(
+    world: Any, shell: PlayedShell, asks: dict[str, Any]
+):
+    """Shows: T10, A093."""
+    wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
+    before = held(world, "run.sh", "echo good\n")
+    steps = (calls(("request_scope_expansion", wish)), bash("sh run.sh"), bash("sh run.sh"), says("Done."))
+    async with world.open(*steps, **asks) as house:
+        run = await house.run("Run it.")
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
+        first, second = await approvals(house)
+        assert (first.touch, first.state, first.files) == ("more", State.USED, (before,))
+        assert (second.touch, len(shell.ran)) == ("run", 1)
+
+
+async def test_a_command_allowed_once_beforehand_does_not_run_with_other_files(
+    world: Any, shell: PlayedShell, asks: dict[str, Any]
+):
+    """Shows: T10."""
+    wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
+    script = json.dumps({"path": "a.txt", "content": "x"})
+    before = held(world, "run.sh", "echo good\n")
+    changing = calls(("request_scope_expansion", wish), ("write", script))
+    async with world.open(changing, bash("sh run.sh"), says("Done."), **asks) as house:
+        run = await house.run("Run it.")
+        assert (await answered(house, run, Answer.ALLOW)).status is Status.WAITING
+        after = held(world, "run.sh", "echo evil\n")
+        run = await answered(house, run, Answer.ALLOW, "write")
+        assert (run.status, shell.ran) == (Status.WAITING, [])
+        by_touch = {each.touch: each for each in await approvals(house)}
+        more, asked = by_touch["more"], by_touch["run"]
+        assert (more.state, more.files, asked.files) == (State.ALLOWED, (before,), (after,))
