@@ -122,7 +122,7 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: Any)
         if asked.turns == 1:
             machine.configured(deny={"tools": ["ls"], "paths": ["a"]})
         if asked.turns == 2:
-            machine.configured(deny={"tools": ["ls"], "paths": ["a"]}, nonsense=1)
+            machine.configured(deny={"tools": ["ls", "read"], "paths": ["a"]}, nonsense=1)
         return [
             calls(reads("a"), ("ls", {})),
             calls(reads("a"), ("ls", {})),
@@ -131,8 +131,16 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: Any)
         ][asked.turns]
 
     async with machine.serving(script), machine.open() as app:
+        told: list[str] = []
+        app.operator.tell = told.append
         run = await app.start("Look", workspace=machine.folder)
         assert (await app.wait(run.id)).waiting_for == "approval"
+        (unread,) = told
+        assert unread.startswith(
+            "the configuration cannot be read any more, and what it denied before is all"
+        )
+        assert "config.json" in unread
+        assert "nonsense" in unread
         (asked,) = await app.approvals()
         machine.configured(deny={"tools": ["ls", "write"], "paths": ["a"]})
         await app.answer(asked.id, "allow")
@@ -143,6 +151,9 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: Any)
         errors = [(each["tool"], each["error"]) for each in await refusals(app, run)]
         assert sorted(errors[:2]) == [("ls", "tool_not_allowed"), ("read", "out_of_scope")]
         assert sorted(errors[2:]) == [("read", "out_of_scope"), ("write", "tool_not_allowed")]
+        assert told == [unread, "the configuration is read again, and what it denies counts from now on"]
+    logged = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
+    assert [json.loads(line)["what"] for line in logged] == told
     assert not (machine.folder / "b").exists()
 
 

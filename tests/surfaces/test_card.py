@@ -190,6 +190,18 @@ def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: Any):
     assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
 
 
+def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal(retinue: Any):
+    """Shows: L024."""
+    retinue.plays([wants_to_write(), "Written."])
+    screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
+    screen.until("[y]es, once")
+    (Path(retinue.env["RETINUE_CONFIG"]) / "config.toml").write_text("[deny\n")
+    screen.type("y\n")
+    screen.until("the configuration cannot be read any more, and what it denied before is all that is denied")
+    screen.until("Written.")
+    assert screen.left()[0] == 0
+
+
 def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(retinue: Any):
     retinue.plays([wants_to_write(), "Written."])
     screen = retinue.on_terminal("run", "--json", "write it", NO_COLOR="1")

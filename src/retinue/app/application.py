@@ -75,6 +75,7 @@ class App(Sessions, Rights):
         self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
+        self.operator = Operator(config, now=chance.now)
         Sessions.__init__(
             self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives, redact
         )
@@ -109,7 +110,7 @@ class App(Sessions, Rights):
             ask=ask,
             model=models(config, redact),
             limits=config.limits,
-            bounds=Operator(config),
+            bounds=self.operator,
             with_paths=with_paths,
             owner=self._owner.id,
             alive=self._owner_is_alive,

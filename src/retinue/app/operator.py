@@ -1,24 +1,36 @@
 """The operator's word, live: what the configuration denies is looked up at each call, not remembered from the start."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
+from retinue.app.log import log_line
 from retinue.config import Config, load
 from retinue.domain.ceiling import OPERATOR, ceiling_of
 from retinue.domain.rule import below
+from retinue.domain.run import iso
 from retinue.domain.scope import Bounds
 from retinue.errors import RetinueError
 
 Stamp = tuple[int, int, int] | None
 
+UNREAD = "the configuration cannot be read any more, and what it denied before is all that is denied: {why}"
+READ_AGAIN = "the configuration is read again, and what it denies counts from now on"
+
 
 class Operator:
-    """A deny counts from the moment it stands in the file. A file that cannot be read lifts nothing."""
+    """A deny counts from the moment it stands in the file. A file that cannot be read lifts nothing and adds nothing:
+    what it said last still counts, and whoever listens is told, once for each state of the file."""
 
-    def __init__(self, config: Config) -> None:
+    def __init__(self, config: Config, *, now: Callable[[], datetime]) -> None:
+        self.tell: Callable[[str], None] = _nobody
+        """Hears what the operator should know; the log has it in any case."""
         self._config = config
+        self._now = now
+        self._broken = False
         self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
         self._stamps = self._looked()
         self._bounds = bounds_of(config)
@@ -29,13 +41,29 @@ class Operator:
             self._stamps = stamps
             try:
                 now = load({**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.folder)})
-            except RetinueError:
+            except RetinueError as error:
+                self._broken = True
+                self._say(UNREAD.format(why=str(error).rstrip(".")))
                 return self._bounds
+            if self._broken:
+                self._broken = False
+                self._say(READ_AGAIN)
             self._bounds = bounds_of(replace(self._config, deny=now.deny, ceiling=now.ceiling))
         return self._bounds
 
+    def _say(self, sentence: str) -> None:
+        log_line(self._config.home, {"at": iso(self._now()), "level": "warn", "what": sentence})
+        with suppress(
+            OSError
+        ):  # whoever listened may be gone, and that is no affair of the call that is judged
+            self.tell(sentence)
+
     def _looked(self) -> list[Stamp]:
         return [_stamp(place) for place in self._places]
+
+
+def _nobody(_sentence: str) -> None:
+    """Listens to nothing: the log has it."""
 
 
 def bounds_of(config: Config) -> Bounds:

@@ -52,6 +52,7 @@ def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
             async def performed() -> int:
                 person = Person(terminal=terminal)
                 async with application.open(home=meta.get("retinue.home"), ask=person.answerer()) as app:
+                    app.operator.tell = functools.partial(terminal.note, colour="33")
                     code = await work(app, terminal, *args, **kwargs)
                     if not quiet:
                         await remind(app, terminal)
