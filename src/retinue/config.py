@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.domain.limits import HARD_DEPTH, Limits
+from retinue.domain.limits import HARD_DEPTH, Limits, Subagents
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.store import dialects, strict_json, values
 from retinue.store import fields as definition
@@ -48,14 +48,6 @@ class Provider:
 class Providers:
     openai: Provider = Provider(base_url="https://api.openai.com/v1")
     anthropic: Provider = Provider(base_url="https://api.anthropic.com")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Subagents:
-    """What holds for agents that other agents start."""
-
-    allow_agents: tuple[str, ...] | None = None
-    model: str | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -8,11 +8,13 @@ from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from retinue.domain.agent import Agent, Defined, Paths
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Answer, Approval, Policy, State, Touch
 from retinue.domain.ceiling import Ceiling, Wish
 from retinue.domain.event import Event
 from retinue.domain.level import Level
-from retinue.domain.limits import Limits
+from retinue.domain.limits import Limits, Subagents
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.scope import Bounds, Scope
@@ -109,6 +111,10 @@ class Store(Protocol):
         """Replaces facts of session.json: name, pinned_at, attributes, preset_hash, aliases, lifted."""
         ...
 
+    async def delete(self, session: Session) -> str:
+        """Put aside under a name that nothing finds; says where."""
+        ...
+
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
         """Adds one pattern to what the session's own preset.md lets it read, write or run; the rest of the file
         stays to the letter, and what is there already is not added again."""
@@ -128,7 +134,10 @@ class Agents(Protocol):
 class Tx(Protocol):
     """One step's view of the ledger, alone in its savepoint."""
 
-    def run(self, run_id: str) -> Run | None: ...
+    def run(self, run_id: str, *, family: bool = False) -> Run | None:
+        """With `family`, its children's ids are read too."""
+        ...
+
     def run_by_key(self, ask_key: str) -> Run | None: ...
     def add_run(self, run: Run) -> None: ...
     def set_run(self, run: Run) -> None: ...
@@ -142,16 +151,43 @@ class Tx(Protocol):
         top_only: bool = False,
         prefix: str | None = None,
         reason: Reason | None = None,
+        awaited: bool | None = None,
+        begun: bool | None = None,
+        due: datetime | None = None,
+        family: bool = False,
         limit: int | None = None,
     ) -> list[Run]:
-        """Newest first by created_at; equal times newest id first."""
+        """Newest first by created_at; equal times newest id first. `begun`: whether they were ever taken up; `due`:
+        those whose wake_at has come by then."""
         ...
 
     def owners(self, status: Sequence[Status]) -> set[str]:
         """Who works the runs of these states."""
         ...
 
-    def count(self, status: Status) -> int: ...
+    def count(
+        self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
+    ) -> int: ...
+    def delivery(self, delivery_id: str) -> Delivery | None: ...
+    def add_delivery(self, delivery: Delivery) -> None:
+        """One for each end: a second of the same run is an error."""
+        ...
+
+    def set_delivery(self, delivery: Delivery) -> None: ...
+    def deliveries(
+        self,
+        *,
+        run: str | None = None,
+        by: str | None = None,
+        session: str | None = None,
+        state: Sequence[Delivered] | None = None,
+        answers: bool | None = None,
+        uncleared: bool = False,
+        limit: int | None = None,
+    ) -> list[Delivery]:
+        """Oldest first. `uncleared`: those whose session was not to be kept and is still there."""
+        ...
+
     def approval(self, approval_id: str) -> Approval | None: ...
     def add_approval(self, approval: Approval) -> None: ...
     def set_approval(self, approval: Approval) -> None: ...
@@ -188,8 +224,9 @@ class Ledger(Protocol):
 class Engine(Protocol):
     """What drives runs: takes a run's id and returns at once."""
 
-    def submit(self, run_id: str, *, taken: bool = False) -> None:
-        """`taken`: it is claimed already, in the step that made it."""
+    def submit(self, run_id: str, *, taken: bool = False, ahead: bool = False, lane: str = "") -> None:
+        """`taken`: it is claimed already, in the step that made it. `ahead`: it was begun before and goes first.
+        `lane`: whose runs are counted together."""
         ...
 
     async def wait(self, run_id: str) -> None:
@@ -362,6 +399,10 @@ class Tool:
     """The argument that takes an agent's name: the model is shown whom it can name."""
     door: bool = False
     """Starts other agents: below the top it counts only where a definition names it."""
+    forbidden: str = ""
+    """A door's own words where it does not count."""
+    misread: Callable[[str], str] | None = None
+    """A door's own words for arguments it does not understand, made of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -398,6 +439,10 @@ class Ports:
     """What the operator says for every scope, now."""
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
+    with_prompt: Callable[[str, str], str]
+    """A preset's text with another system message, its fields to the letter."""
+    subagents: Subagents
+    """What holds for agents that other agents start."""
     owner: str
     alive: Callable[[str], bool]
     """Whether the process of this name lives."""

@@ -167,7 +167,7 @@ async def test_children_are_whoever_names_the_run_as_parent_oldest_first(ledger:
             a_run("r5", parent="r4", minute=3),
         )
     )
-    runs = await ledger.look(lambda tx: tx.runs())
+    runs = await ledger.look(lambda tx: tx.runs(family=True))
     assert {run.id: run.children for run in runs} == {
         "r1": ("r4", "r2", "r3"),
         "r2": (),
@@ -175,7 +175,7 @@ async def test_children_are_whoever_names_the_run_as_parent_oldest_first(ledger:
         "r4": ("r5",),
         "r5": (),
     }
-    alone = await ledger.look(lambda tx: tx.run("r1"))
+    alone = await ledger.look(lambda tx: tx.run("r1", family=True))
     assert alone is not None
     assert alone.children == ("r4", "r2", "r3")
 
@@ -252,7 +252,7 @@ async def test_a_step_sees_its_own_changes(ledger: AnyLedger):
         tx.add_run(a_run("r1"))
         tx.add_run(a_run("r2", parent="r1"))
         tx.emit(an_event())
-        run = tx.run("r1")
+        run = tx.run("r1", family=True)
         assert run is not None
         return tx.count(Status.QUEUED), list(run.children), len(tx.events())
 

@@ -14,7 +14,7 @@ from retinue.app.wiring import nobody, orders
 from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
-from retinue.domain.limits import Limits
+from retinue.domain.limits import Limits, Subagents
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run
@@ -30,7 +30,7 @@ from retinue.runtime.spawn import begin
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
-from retinue.store.frontmatter import with_paths
+from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import PlayedDriver, Step
 from retinue.testing.shells import no_level, no_shell
@@ -72,7 +72,7 @@ class House:
         return await asyncio.gather(*wishes)
 
     async def now(self, run: Run) -> Run:
-        found = await self.ports.ledger.look(lambda tx: tx.run(run.id))
+        found = await self.ports.ledger.look(lambda tx: tx.run(run.id, family=True))
         assert found is not None
         return found
 
@@ -170,6 +170,8 @@ class World:
             limits=Limits(),
             bounds=Bounds,
             with_paths=with_paths,
+            with_prompt=with_prompt,
+            subagents=Subagents(),
             owner=owner,
             alive=lambda owner: owner in self.alive,
             redact=Redactor(secrets),

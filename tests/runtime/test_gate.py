@@ -193,7 +193,7 @@ async def test_the_chain_ends_somewhere(world: Any):
         above = None
         keys: list[str] = []
         for _ in range(4):
-            run = await house.run("Hi.", **({} if above is None else {"parent_run": above.id}))
+            run = await house.run("Hi.", **({} if above is None else {"parent_run": above.id, "wait": True}))
             keys.append(run.key)
             above = run
         (asked,) = await approvals(house)

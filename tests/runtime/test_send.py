@@ -158,8 +158,8 @@ async def test_a_run_that_no_longer_exists_is_simply_over(world: Any):
 async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(world: Any):
     async with world.open(*[says("Done.")] * 9, limits=Limits(max_depth=2)) as house:
         top = await house.run("Top.")
-        below = await house.run("Below.", parent_run=top.id)
-        deepest = await house.run("Deepest.", parent_run=below.id)
+        below = await house.run("Below.", parent_run=top.id, wait=True)
+        deepest = await house.run("Deepest.", parent_run=below.id, wait=True)
         assert [(run.depth, run.root) for run in (top, below, deepest)] == [
             (0, top.id),
             (1, top.id),
@@ -167,7 +167,7 @@ async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(w
         ]
         assert (await house.now(top)).children == (below.id,)
         with pytest.raises(Refused, match="2 deep and may not start general: 2 is the limit"):
-            await house.run("Too deep.", parent_run=deepest.id)
+            await house.run("Too deep.", parent_run=deepest.id, wait=True)
         with pytest.raises(Refused, match="the ledger does not know it"):
             await house.run("Whose?", parent_run="01NOBODY")
 

@@ -1,11 +1,11 @@
 """What every surface speaks to: run, send, wait, cancel, list, show."""
 
-import asyncio
 import os
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +30,7 @@ from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Ask, Run, Status, iso
+from retinue.domain.run import ENDS, Ask, Run, Status, iso
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
@@ -50,10 +50,8 @@ from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
-from retinue.store.frontmatter import with_paths
+from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
-
-MOMENT_SECONDS = 0.005
 
 
 class App(Sessions, Rights):
@@ -112,6 +110,8 @@ class App(Sessions, Rights):
             limits=config.limits,
             bounds=self.operator,
             with_paths=with_paths,
+            with_prompt=with_prompt,
+            subagents=config.subagents,
             owner=self._owner.id,
             alive=self._owner_is_alive,
             redact=redact,
@@ -220,32 +220,14 @@ class App(Sessions, Rights):
         return await spawn(ask, child, self._ports)
 
     async def wait(self, run_id: str) -> Run:
-        """Until it has ended, or nothing of its tree can go on without a person."""
+        """Until nothing of its tree goes on: it has ended, or needs a person."""
         while True:
             await self._engine.wait(run_id)
             run = await self.find_run(run_id)
-            if run.status.final:
-                return run
-            moving = await self._moving(run)
-            if run.status is Status.WAITING and not moving:
+            stands = run.status in (Status.WAITING, *ENDS)
+            if stands and not await self._ledger.look(partial(_moving, run.root)):
                 return await self.find_run(run_id)
-            await self._any_of(moving)
-
-    async def _moving(self, run: Run) -> list[str]:
-        """The runs of its tree that go on by themselves."""
-        tree = await self._ledger.look(lambda tx: tx.runs(root=run.root, status=LIVE))
-        return [each.id for each in tree if each.status is not Status.WAITING]
-
-    async def _any_of(self, runs: Sequence[str]) -> None:
-        """Until one of them has ended or waits. One that may go on is taken up a moment later."""
-        await asyncio.sleep(MOMENT_SECONDS)
-        waits = [asyncio.ensure_future(self._engine.wait(each)) for each in runs]
-        try:
-            if waits:
-                await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for each in waits:
-                each.cancel()
+            await self._engine.change()
 
     async def delete(self, ref: str) -> Session:
         """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""
@@ -270,7 +252,9 @@ class App(Sessions, Rights):
         return [await resume(run.id, self._ports, left_by=run.owner)]
 
     async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
-        return await self._ledger.look(lambda tx: tx.runs(status=LIVE if live else None, limit=limit))
+        return await self._ledger.look(
+            lambda tx: tx.runs(status=LIVE if live else None, limit=limit, family=True)
+        )
 
     async def find_run(self, ref: str) -> Run:
         """By id or unambiguous prefix."""
@@ -278,8 +262,8 @@ class App(Sessions, Rights):
             raise Usage("say which run: `retinue runs history` lists them")
 
         def step(tx: Tx) -> list[Run]:
-            exact = tx.run(ref)
-            return [exact] if exact else tx.runs(prefix=ref, limit=2)
+            exact = tx.run(ref, family=True)
+            return [exact] if exact else tx.runs(prefix=ref, limit=2, family=True)
 
         found = await self._ledger.look(step)
         if not found:
@@ -420,6 +404,11 @@ class App(Sessions, Rights):
             "error": self._ports.redact(details),
         }
         log_line(self.config.home, line)
+
+
+def _moving(root: str, tx: Tx) -> int:
+    """How many runs of a tree go on by themselves."""
+    return sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))
 
 
 def _folder(workspace: str | os.PathLike[str] | None) -> str:

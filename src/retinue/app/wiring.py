@@ -36,6 +36,7 @@ def orders(
 
     async def woken() -> list[str]:
         await control.expire(ports, alive=alive)
+        await control.due(ports)
         return await control.woken(ports)
 
     return Orders(

@@ -25,6 +25,14 @@ class Limits:
         return min(wanted, self.deadline_max_seconds) if wanted > 0 else self.deadline_max_seconds
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Subagents:
+    """What holds for agents that other agents start."""
+
+    allow_agents: tuple[str, ...] | None = None
+    model: str | None = None
+
+
 HARD_DEPTH = 5
 """No configuration goes deeper."""
 

@@ -70,6 +70,25 @@ def short(text: str) -> str:
     return head + dot.strip()
 
 
+def worker_prompt(*, requester: str, session: str, label: str, task: str) -> str:
+    """Seed 004's system message, with real values."""
+    return f"""\
+You are a worker agent spawned to complete a specific task.
+
+**Requester:** {requester}
+**Session:** {session}
+**Label:** {label}
+
+**Your task:**
+{task}
+
+**Instructions:**
+- Focus only on this task, and leave everything else alone.
+- Be concise but thorough.
+- You cannot spawn additional subagents: do the work yourself.
+- Your last response will be announced to the requester, so make it complete."""
+
+
 def first_message(task: str) -> str:
     """How a task given through seed 001's door reads in the child's conversation."""
     return f"Execute this task: {task}"

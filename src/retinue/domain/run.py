@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
+from retinue.domain.ceiling import Ceiling
 from retinue.errors import Failed
 
 
@@ -28,14 +29,14 @@ class Status(StrEnum):
         return bool(NEXT[self])
 
 
-_ENDS = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
+ENDS = frozenset({Status.DONE, Status.FAILED, Status.CANCELLED, Status.TIMED_OUT, Status.LOST})
 
 NEXT: Mapping[Status, frozenset[Status]] = {
     Status.QUEUED: frozenset(
         {Status.RUNNING, Status.CANCELLED, Status.TIMED_OUT, Status.FAILED, Status.LOST}
     ),
-    Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | _ENDS,
-    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | _ENDS,
+    Status.RUNNING: frozenset({Status.WAITING, Status.QUEUED}) | ENDS,
+    Status.WAITING: frozenset({Status.QUEUED, Status.RUNNING}) | ENDS,
     Status.DONE: frozenset(),
     Status.FAILED: frozenset(),
     Status.CANCELLED: frozenset(),
@@ -111,6 +112,19 @@ class Ask:
     """As `driver:model`; overrides the definition for this run only."""
     thinking: str | None = None
     deadline_seconds: float | None = None
+    wait: bool = False
+    """A call of the asking run stands open until this one has ended, and answers with its result."""
+    wait_until: datetime | None = None
+    """How long that call waits; then the result is announced."""
+    unless_busy: bool = False
+    """The call does not wait behind another run of the session: the result is announced then."""
+    keep: bool = True
+    """Whether the session stays after the result was delivered."""
+    role: str = "subtask"
+    trigger: str = "tool"
+    """What set it off: a tool, a command, a slash command, a key."""
+    ceilings: tuple[Ceiling, ...] = ()
+    """What those above could hand on, for a run in a session that is not their child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,6 +163,14 @@ class Run:
     started_at: datetime | None = None
     ended_at: datetime | None = None
     deadline_at: datetime | None = None
+    awaited: bool = False
+    """A call of the asking run stands open for it: the result answers that call."""
+    aside: bool = False
+    """It waits with no call open: its conversation is free for others meanwhile."""
+    wake_at: datetime | None = None
+    """When it goes on although what it waits for has not come."""
+    exit: str = ""
+    """The tool by which the agent ended the run, where its definition asks for one."""
     children: tuple[str, ...] = ()
 
     def started(self, *, owner: str, at: datetime, deadline_at: datetime | None) -> Self:
@@ -161,8 +183,8 @@ class Run:
             deadline_at=self.deadline_at or deadline_at,
         )
 
-    def waits(self, what: Waiting) -> Self:
-        return replace(self._moved(Status.WAITING), waiting_for=what)
+    def waits(self, what: Waiting, *, aside: bool = False, until: datetime | None = None) -> Self:
+        return replace(self._moved(Status.WAITING), waiting_for=what, aside=aside, wake_at=until)
 
     def requeued(self) -> Self:
         return replace(self._moved(Status.QUEUED), owner="")
@@ -173,7 +195,7 @@ class Run:
         return replace(self._moved(Status.QUEUED), attempts=self.attempts - 1, deadline_at=deadline)
 
     def ended(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
-        return replace(self._moved(status), ended_at=at, reason=reason, error=error, owner="")
+        return replace(self._moved(status), ended_at=at, reason=reason, error=error, owner="", awaited=False)
 
     def turned(self, usage: Usage, *, calls: int, text: str, model: str) -> Self:
         """One reply of the model is on disk."""
@@ -195,7 +217,7 @@ class Run:
     def _moved(self, status: Status) -> Self:
         if status not in NEXT[self.status]:
             raise Failed(f"run {self.id} is {self.status} and cannot become {status}")
-        return replace(self, status=status, waiting_for=None)
+        return replace(self, status=status, waiting_for=None, aside=False, wake_at=None)
 
 
 def as_json(run: Run) -> dict[str, Any]:

@@ -76,6 +76,8 @@ class Scope:
     depth: int = 0
     """0: a session that no other one started."""
     orchestrates: bool = False
+    leaf: bool = False
+    """It starts nobody, whatever its definition says."""
     configured: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
     commands: ShellCommands | None = None
@@ -115,6 +117,8 @@ class Scope:
     def hands_on(self, door: str) -> bool:
         """Whether this agent may start others through a door: below the top only where its definition says so, by the
         door's name or by its role."""
+        if self.leaf:
+            return False
         return self.depth == 0 or self.orchestrates or door in (self.tools.allow or ())
 
     def path(self, real: str, wish: Wish = "read") -> Verdict:
@@ -228,7 +232,7 @@ class Scope:
             "tmp": self.tmp,
             "writable": self.writable,
             "configured": self.configured,
-            "depth": [self.depth, self.orchestrates],
+            "depth": [self.depth, self.orchestrates, self.leaf],
             "commands": [shell.allow, shell.deny, self.unheld],
             "ceilings": [each.facts() for each in self.ceilings],
             "lifted": [self.lifted.read, self.lifted.write],
@@ -260,6 +264,8 @@ class Ground:
     tmp: str = ""
     child: bool = False
     depth: int = 0
+    leaf: bool = False
+    """It was started to do one thing itself: it starts nobody."""
     ceilings: tuple[Ceiling, ...] = ()
     """Of the sessions above, outermost first."""
     lifted: Paths = field(default_factory=Paths)
@@ -274,8 +280,9 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         granted = tuple(each for each in granted if each not in DEFAULT_WRITE)
     if ground.made and paths.write is None:
         granted = (*granted, below(root))  # made for this agent alone: what it writes there disturbs nobody
-    still_open = paths.write is None or below(root) in (ground.lifted.write or ())
-    write = (below(root), *granted) if still_open and not ground.child else granted
+    unsaid = paths.write is None and (agent.paths is not None or not ground.child)
+    kept = not ground.child and below(root) in (ground.lifted.write or ())
+    write = (below(root), *granted) if unsaid or kept else granted
     read = (below(root),) if paths.read is None else absolute(paths.read, root)
     return Scope(
         tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
@@ -295,6 +302,7 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         tmp=ground.tmp,
         writable=ground.writable,
         depth=ground.depth,
+        leaf=ground.leaf,
         orchestrates=Role.ORCHESTRATOR in agent.roles,
         configured=not ground.child or agent.paths is not None,
         commands=agent.shell_commands,

@@ -18,7 +18,7 @@ class Orders:
     """What the engine is told to do, by the one place that chooses. It knows no rule of its own."""
 
     claim: Callable[[str], Awaitable[str]]
-    """taken, full, busy or gone."""
+    """taken, full (nobody gets a slot now), busy or crowded (others may), or gone."""
     work: Callable[[str], Awaitable[bool]]
     """True: it waits for a person, and nothing of it can go on."""
     broken: Callable[[str, BaseException], Awaitable[None]]
@@ -40,6 +40,10 @@ class LocalEngine:
         self._queue: deque[str] = deque()
         self._tasks: dict[str, asyncio.Task[None]] = {}
         self._parked: set[str] = set()
+        self._again: set[str] = set()
+        self._lanes: dict[str, str] = {}
+        """Runs that stand behind one another: where one is told that it is crowded, the others need not ask."""
+        self._change = asyncio.Event()
         self._cancelled: set[str] = set()
         self._done: dict[str, asyncio.Event] = {}
         self._unwritten: dict[str, Exception] = {}
@@ -53,14 +57,20 @@ class LocalEngine:
     def start(self, orders: Orders) -> None:
         self._orders = orders
 
-    def submit(self, run_id: str, *, taken: bool = False) -> None:
+    def submit(self, run_id: str, *, taken: bool = False, ahead: bool = False, lane: str = "") -> None:
         self._done.setdefault(run_id, asyncio.Event())
         self._unwritten.pop(run_id, None)
         self._parked.discard(run_id)
-        if taken:
+        if lane:
+            self._lanes[run_id] = lane
+        if run_id in self._tasks:
+            self._again.add(run_id)  # it was roused in the moment its work was put aside
+        elif run_id in self._queue:
+            return
+        elif taken:
             self._drive(run_id)
         else:
-            self._queue.append(run_id)
+            (self._queue.appendleft if ahead else self._queue.append)(run_id)
             self._claim_soon()
         self._watch()
 
@@ -129,8 +139,21 @@ class LocalEngine:
         except Exception as worse:  # noqa: BLE001  (see above)
             self._unwritten[run_id] = worse
 
+    async def change(self) -> None:
+        """Until some run has ended or been put aside here, or a moment has passed: elsewhere one may have."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._change.wait(), POLL_SECONDS)
+
     def _finished(self, run_id: str) -> None:
         self._tasks.pop(run_id, None)
+        self._change.set()
+        self._change = asyncio.Event()
+        if run_id in self._again:
+            self._again.discard(run_id)
+            self._cancelled.discard(run_id)
+            self.submit(run_id, ahead=True)
+            return
+        self._lanes.pop(run_id, None)
         if not self._tasks:
             self._sweeps.as_before()
         self._cancelled.discard(run_id)
@@ -147,10 +170,14 @@ class LocalEngine:
     async def _claimed(self) -> None:
         """First come, first served; a run whose session is busy lets others pass."""
         waiting: list[str] = []
+        crowded: set[str] = set()
         try:
             while self._queue:
                 run_id = self._queue.popleft()
-                verdict = await self._claim(run_id)
+                lane = self._lanes.get(run_id, "")
+                verdict = "crowded" if lane in crowded else await self._claim(run_id)
+                if verdict == "crowded" and lane:
+                    crowded.add(lane)
                 if verdict == "taken":
                     self._drive(run_id)
                 elif verdict == "gone":
@@ -200,7 +227,7 @@ class LocalEngine:
         with suppress(RetinueError):
             for run_id in await self._told().woken():
                 if run_id in self._parked:
-                    self.submit(run_id)
+                    self.submit(run_id, ahead=True)
 
     async def _heeded(self) -> None:
         with suppress(RetinueError):

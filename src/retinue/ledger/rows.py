@@ -18,7 +18,8 @@ ASKED = ("ask", "ask_key", "requester", "parent_run", "door", "source", "label",
 FACTS = (
     "id", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
     "model", "thinking", "text", "error", "turns", "tool_calls", "input_tokens", "output_tokens", "attempts",
-    "owner", "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at",
+    "owner", "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside",
+    "wake_at", "exit",
 )  # fmt: skip
 """Columns of the run's own fields, in the order of `facts_row`."""
 
@@ -74,6 +75,10 @@ def facts_row(run: Run) -> Row:
         _maybe_micros(run.started_at),
         _maybe_micros(run.ended_at),
         _maybe_micros(run.deadline_at),
+        int(run.awaited),
+        int(run.aside),
+        _maybe_micros(run.wake_at),
+        whole(run.exit),
     )
 
 
@@ -107,6 +112,10 @@ def run_from(ask: str, facts: Sequence[Any], children: Iterable[str] = ()) -> Ru
         started_at=_maybe_moment(facts[24]),
         ended_at=_maybe_moment(facts[25]),
         deadline_at=_maybe_moment(facts[26]),
+        awaited=bool(facts[27]),
+        aside=bool(facts[28]),
+        wake_at=_maybe_moment(facts[29]),
+        exit=facts[30],
         children=tuple(children),
     )
 

@@ -1,19 +1,23 @@
 """One step's view of the SQLite ledger: fixed statements, values only as parameters."""
 
 import sqlite3
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
+from retinue.domain.announcement import Delivery
 from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, rows
+from retinue.ledger import approvals, deliveries, rows
 from retinue.ledger.file import damaged
+
+T = TypeVar("T")
 
 _ADD = (
     f"INSERT INTO runs ({', '.join(rows.FACTS + rows.ASKED)}) "  # noqa: S608  (names of our own columns)
@@ -38,8 +42,8 @@ class SqliteTx:
         self._path = path
         self.emitted: list[Event] = []
 
-    def run(self, run_id: str) -> Run | None:
-        return self._one(_READ + " WHERE id=?", run_id)
+    def run(self, run_id: str, *, family: bool = False) -> Run | None:
+        return self._one(_READ + " WHERE id=?", run_id, family=family)
 
     def run_by_key(self, ask_key: str) -> Run | None:
         return self._one(_READ + " WHERE ask_key=?", ask_key)
@@ -71,29 +75,38 @@ class SqliteTx:
         top_only: bool = False,
         prefix: str | None = None,
         reason: Reason | None = None,
+        awaited: bool | None = None,
+        begun: bool | None = None,
+        due: datetime | None = None,
+        family: bool = False,
         limit: int | None = None,
     ) -> list[Run]:
         """Newest first by created_at; equal times newest id first."""
-        wishes: list[tuple[str, tuple[str, ...]]] = []
-        if status is not None:
-            wishes.append(("status IN (SELECT value FROM json_each(?))", (_listed(status),)))
-        if session is not None:
-            wishes.append(("session_id=?", (session,)))
-        if root is not None:
-            wishes.append(("root=?", (root,)))
-        if parent_run is not None:
-            wishes.append(("parent_run=?", (parent_run,)))
-        if top_only:
-            wishes.append(("parent_run IS NULL", ()))
-        if prefix is not None:
-            wishes.append(("id >= ? AND id < ?", (prefix, prefix + "\U0010ffff")))
-        if reason is not None:
-            wishes.append(("reason=?", (str(reason),)))
+        wishes: list[tuple[str, tuple[str | int, ...]]] = [
+            (sql, values)
+            for sql, values in (
+                (
+                    "status IN (SELECT value FROM json_each(?))",
+                    None if status is None else (_listed(status),),
+                ),
+                ("session_id=?", _given(session)),
+                ("root=?", _given(root)),
+                ("parent_run=?", _given(parent_run)),
+                ("parent_run IS NULL", () if top_only else None),
+                ("id >= ? AND id < ?", None if prefix is None else (prefix, prefix + "\U0010ffff")),
+                ("reason=?", _given(reason)),
+                ("awaited=?", _given(awaited)),
+                ("(started_at IS NOT NULL)=?", _given(begun)),
+                ("wake_at <= ?", None if due is None else (rows.micros(due),)),
+            )
+            if values is not None
+        ]
         where = " WHERE " + " AND ".join(sql for sql, _ in wishes) if wishes else ""
-        values = [rows.whole(value) for _, some in wishes for value in some]
+        given = (value for _, some in wishes for value in some)
+        values = [rows.whole(value) if isinstance(value, str) else value for value in given]
         bound = -1 if limit is None else max(0, limit)
         found = self._connection.execute(_READ + where + _NEWEST, (*values, bound)).fetchall()
-        return self._with_children(found)
+        return self._with_children(found) if family else [self._read(row, ()) for row in found]
 
     def owners(self, status: Sequence[Status]) -> set[str]:
         found = self._connection.execute(
@@ -102,10 +115,32 @@ class SqliteTx:
         )
         return {str(row[0]) for row in found.fetchall()}
 
-    def count(self, status: Status) -> int:
-        return self._connection.execute(
-            "SELECT count(*) FROM runs WHERE status=?", (status.value,)
-        ).fetchone()[0]
+    def count(
+        self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
+    ) -> int:
+        given = (("status", status), ("root", root), ("requester", requester))
+        wishes = [(name, rows.whole(str(value))) for name, value in given if value is not None]
+        where = " AND ".join(f"{name}=?" for name, _ in wishes) or "1"
+        values = [value for _, value in wishes]
+        return self._connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()[0]  # noqa: S608  (our own words)
+
+    def delivery(self, delivery_id: str) -> Delivery | None:
+        return self._whole(lambda: deliveries.one(self._connection, delivery_id))
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        deliveries.add(self._connection, delivery)
+
+    def set_delivery(self, delivery: Delivery) -> None:
+        deliveries.put(self._connection, delivery)
+
+    def deliveries(self, **wishes: Any) -> list[Delivery]:
+        return self._whole(lambda: deliveries.find(self._connection, **wishes))
+
+    def _whole(self, look: Callable[[], T]) -> T:
+        try:
+            return look()
+        except rows.DAMAGE as error:
+            raise damaged(self._path, "a delivery", error) from error
 
     def approval(self, approval_id: str) -> Approval | None:
         found = [each for each in self.approvals(prefix=approval_id) if each.id == approval_id]
@@ -144,10 +179,12 @@ class SqliteTx:
         except rows.DAMAGE as error:
             raise damaged(self._path, "an event", error) from error
 
-    def _one(self, sql: str, value: str) -> Run | None:
+    def _one(self, sql: str, value: str, *, family: bool = False) -> Run | None:
         found = self._connection.execute(sql, (rows.whole(value),)).fetchone()
         if found is None:
             return None
+        if not family:
+            return self._read(found, ())
         children = self._connection.execute(_CHILD, (found[1],)).fetchall()
         return self._read(found, [row[0] for row in children])
 
@@ -183,8 +220,20 @@ class LookingTx(SqliteTx):
     def set_approval(self, approval: Approval) -> None:
         raise TypeError(f"a look only reads: use do to change approval {approval.id}")
 
+    def add_delivery(self, delivery: Delivery) -> None:
+        raise TypeError(f"a look only reads: use do to add delivery {delivery.id}")
+
+    def set_delivery(self, delivery: Delivery) -> None:
+        raise TypeError(f"a look only reads: use do to change delivery {delivery.id}")
+
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")
+
+
+def _given(value: str | bool | None) -> tuple[str | int] | None:
+    if value is None:
+        return None
+    return (int(value) if isinstance(value, bool) else str(value),)
 
 
 def _listed(values: Sequence[str]) -> str:

@@ -1,23 +1,45 @@
-"""End, and tell: a run's end and its telling are one step of the ledger."""
+"""End, tell, wake: a run's end, what it leaves the one who asked, and that one's going on are one step of the ledger."""
 
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
+from retinue.domain.announcement import Delivery, announcement
+from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import State
-from retinue.domain.event import Event
-from retinue.domain.run import Reason, Run, Status
+from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.errors import NotFound, RetinueError
 from retinue.ports import Ports, Tx
+from retinue.runtime.send import Claim, wake
+from retinue.runtime.telling import told
+
+LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+
+
+@dataclass(slots=True)
+class Stirred:
+    """Who goes on because of a step, for the engine to hear when the step is on disk."""
+
+    runs: list[tuple[Run, Claim]] = field(default_factory=list[tuple[Run, Claim]])
+
+    def submit(self, ports: Ports) -> None:
+        for run, claim in self.runs:
+            if run.owner == ports.owner:
+                ports.engine.submit(run.id, taken=claim is Claim.TAKEN, ahead=run.started_at is not None)
 
 
 async def end(
     run: Run, status: Status, ports: Ports, *, reason: Reason | None = None, error: str = ""
 ) -> Run:
-    """The first end counts: a run that has ended already stays as it ended."""
+    """The first end counts: a run that has ended already stays as it ended. One that is done is not over while somebody
+    it asked is at work, or while there is news it has not heard: then it is returned as it is, waiting or running."""
+    stirred = Stirred()
 
-    def step(tx: Tx) -> tuple[Run, Run | None]:
+    def step(tx: Tx) -> Run:
+        stirred.runs.clear()
         now = tx.run(run.id)
         if now is None or now.status.final:
-            return now or run, None
+            return now or run
         counted = replace(
             now,
             text=ports.redact(run.text),
@@ -26,49 +48,185 @@ async def end(
             usage=run.usage,
             model=run.model or now.model,
             scope_hash=run.scope_hash or now.scope_hash,
+            exit=run.exit,
         )
-        ended = closed(counted, status, tx, ports, reason=reason, error=error)
-        return ended, roused(ended, tx, ports)
+        if status is Status.DONE and (unsettled := _unsettled(counted, tx, ports)):
+            return unsettled
+        return closed(counted, status, tx, ports, stirred, reason=reason, error=error)
 
-    ended, above = await ports.ledger.do(step)
-    if above is not None and above.owner == ports.owner:
-        ports.engine.submit(above.id)
+    ended = await ports.ledger.do(step)
+    stirred.submit(ports)
     return ended
 
 
-def roused(ended: Run, tx: Tx, ports: Ports) -> Run | None:
-    """Whoever asked for a run that has ended and waits for it goes on, in the same step: no end is missed. If its
-    process is gone, this one takes it up."""
-    above = tx.run(ended.ask.parent_run) if ended.ask.parent_run else None
-    if above is None or above.status is not Status.WAITING:
+def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
+    """Looking and ending are one step, so no announcement falls between them."""
+    if news(run, tx, limit=1):
+        tx.set_run(run)
+        return run
+    if not tx.runs(parent_run=run.id, status=LIVE, limit=1):
         return None
-    again = above.answered(waited=timedelta())
+    aside = run.waits(Waiting.CHILD, aside=True, until=run.deadline_at)
+    tx.set_run(aside)
+    tx.emit(told("run.state", aside, ports, phase="child"))
+    return aside
+
+
+def closed(
+    run: Run,
+    status: Status,
+    tx: Tx,
+    ports: Ports,
+    stirred: Stirred,
+    *,
+    reason: Reason | None = None,
+    error: str = "",
+) -> Run:
+    """The end of a live run, as part of a step that knows it is live. Whatever it still asked is asked no more, and what
+    others left for its open calls nobody will take."""
+    ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
+    tx.set_run(ended)
+    for asked in tx.approvals(run=run.id, state=[State.PENDING]):
+        tx.set_approval(asked.void())
+    for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
+        tx.set_delivery(left.discarded())
+    tx.emit(
+        told(
+            "run.ended",
+            ended,
+            ports,
+            status=str(status),
+            reason=reason and str(reason),
+            duration_ms=ended.duration_ms,
+        )
+    )
+    if ended.ask.parent_run is not None:
+        _post(ended, tx, ports, stirred, answers=run.awaited)
+    return ended
+
+
+def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) -> None:
+    """One delivery for each end. Posting and seeing whether anybody is there to hear it are one step."""
+    above = tx.run(ended.ask.parent_run or "")
+    if above is None:
+        return
+    delivery = Delivery(
+        id=ports.chance.entry_id(),
+        run=ended.id,
+        by=above.id,
+        session=above.session_id,
+        answers=answers,
+        text="" if answers else announcement(ended, nonce(ports)),
+        keep=ended.ask.keep,
+        created_at=ports.chance.now(),
+    )
+    dropped = above.status is Status.CANCELLED or (answers and above.status.final) or _silent(ended)
+    if dropped:
+        tx.add_delivery(delivery.discarded())
+        return
+    tx.add_delivery(delivery)
+    tx.emit(told("announcement.posted", ended, ports, delivery=delivery.id, to=above.session_id))
+    if answers:
+        _answer(above, tx, ports, stirred)
+    else:
+        _announce(above, delivery, tx, ports, stirred)
+
+
+def _silent(ended: Run) -> bool:
+    """An empty answer to a message makes nobody speak."""
+    return ended.ask.door == "agents_message" and ended.status is Status.DONE and not ended.text.strip()
+
+
+def _answer(above: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
+    """Whoever waits inside its calls goes on when the last of those it waits for has ended."""
+    waits = above.status is Status.WAITING and above.waiting_for is Waiting.CHILD and not above.aside
+    if waits and not tx.runs(parent_run=above.id, awaited=True, status=LIVE, limit=1):
+        stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
+
+
+def _announce(above: Run, delivery: Delivery, tx: Tx, ports: Ports, stirred: Stirred) -> None:
+    """To the run that asked, if it lives; else to any of its conversation; else a run is made to hear it. A run that is
+    going on hears it at its next turn, and does not end before."""
+    if above.status.live:
+        if above.aside:
+            stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
+        return
+    others = tx.runs(session=above.session_id, status=LIVE)
+    if not others:
+        stirred.runs.append(wake(above, delivery.id, tx, ports))
+    elif all(other.aside for other in others):
+        stirred.runs.append((_roused(others[0], tx, ports), Claim.FULL))
+
+
+def _roused(run: Run, tx: Tx, ports: Ports) -> Run:
+    """If its process is gone, this one takes it up."""
+    again = run.answered(waited=timedelta())
     if not ports.alive(again.owner):
         again = replace(again, owner=ports.owner)
     tx.set_run(again)
     return again
 
 
-def closed(
-    run: Run, status: Status, tx: Tx, ports: Ports, *, reason: Reason | None = None, error: str = ""
-) -> Run:
-    """The end of a live run, as part of a step that knows it is live. Whatever it still asked is asked no more."""
-    ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
-    tx.set_run(ended)
-    for asked in tx.approvals(run=run.id, state=[State.PENDING]):
-        tx.set_approval(asked.void())
-    tx.emit(told("run.ended", ended, ports, status=str(status), reason=reason and str(reason)))
-    return ended
+def rouse(run: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
+    """A run that waits for a child goes on although none has ended: its clock says so, or a person."""
+    if run.status is Status.WAITING:
+        stirred.runs.append((_roused(run, tx, ports), Claim.FULL))
 
 
-def told(kind: str, run: Run, ports: Ports, **data: object) -> Event:
-    """An event about a run, stamped and attributed."""
-    return Event(
-        kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
-        at=ports.chance.now(),
-        session=run.session_id,
-        run=run.id,
-        parent_run=run.ask.parent_run or "",
-        agent=run.agent,
-        data=data,
-    )
+def news(run: Run, tx: Tx, *, limit: int | None = None) -> list[Delivery]:
+    """What was announced to a run and it has not heard: of those it asked itself, and of those that others of its
+    conversation asked who cannot hear it any more."""
+    found: list[Delivery] = []
+    for each in tx.deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False):
+        asked = None if each.by == run.id else tx.run(each.by)
+        if asked is None or asked.status.final:
+            found.append(each)
+        if limit is not None and len(found) >= limit:
+            break
+    return found
+
+
+async def heard(deliveries: list[Delivery], ports: Ports, *, by: str = "") -> None:
+    """They stand in the requester's conversation: from now on they are delivered, and what was not to be kept goes."""
+
+    def step(tx: Tx) -> list[Delivery]:
+        done: list[Delivery] = []
+        for each in deliveries:
+            now = tx.delivery(each.id) or each
+            if now.state is not Delivered.PENDING:
+                continue
+            taken = now.taken(by or now.id, at=ports.chance.now())
+            tx.set_delivery(taken)
+            if (run := tx.run(taken.run)) is not None:
+                tx.emit(told("announcement.delivered", run, ports, delivery=taken.id, to=taken.session))
+            done.append(taken)
+        return done
+
+    for each in await ports.ledger.do(step):
+        await clear(each, ports)
+
+
+async def clear(delivery: Delivery, ports: Ports) -> None:
+    """A session that was not to be kept is put aside once its result is delivered. Where that cannot be done now, it is
+    done at a later start."""
+    if delivery.keep or delivery.cleared:
+        return
+    run = await ports.ledger.look(lambda tx: tx.run(delivery.run))
+    with suppress(RetinueError):
+        if run is not None:
+            with suppress(NotFound):
+                await ports.store.delete(await ports.store.find(run.path))
+        await ports.ledger.do(
+            lambda tx: tx.set_delivery(replace(tx.delivery(delivery.id) or delivery, cleared=True))
+        )
+
+
+async def clear_all(ports: Ports) -> None:
+    """What a crash kept from being put aside."""
+    for each in await ports.ledger.look(lambda tx: tx.deliveries(uncleared=True)):
+        await clear(each, ports)
+
+
+def nonce(ports: Ports) -> str:
+    """A delimiter that a child cannot have guessed."""
+    return ports.chance.entry_id()[-8:] + ports.chance.uuid().replace("-", "")[-12:]

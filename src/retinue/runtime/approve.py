@@ -30,7 +30,7 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Called
 from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Asks, Files, Ports, Tool, Tx
-from retinue.runtime.announce import told
+from retinue.runtime.telling import told
 
 PERSON = "person"
 UNSTARTED = (State.PENDING, State.ALLOWED, State.DENIED, State.EXPIRED)

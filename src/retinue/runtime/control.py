@@ -8,12 +8,12 @@ from retinue.domain.approval import Answer, Approval, State
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
-from retinue.errors import NotFound, RetinueError
+from retinue.errors import NotFound, Refused, RetinueError
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import closed, roused, told
+from retinue.runtime.announce import LIVE, Stirred, closed, rouse
 from retinue.runtime.recover import unanswered
+from retinue.runtime.telling import told
 
-LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 ABORTING = "PersistentAgent"
 """A no to what an agent of this door asks ends that agent: its seed says so."""
 STOPPED = "No result: the run was stopped before this call was answered."
@@ -23,25 +23,26 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
     """Those it asked for are stopped with it. What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
     asked to. Whether its owner lives is asked in the step itself: a moment before, another process may not yet have
     taken it up."""
-    above: list[Run] = []
+    stirred = Stirred()
 
     def wanted(tx: Tx) -> Run:
+        stirred.runs.clear()
         run = tx.run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
         if run.status.final:
             return run
         if run.status is not Status.RUNNING or not alive(run.owner):
-            ended = closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="cancelled")
-            above.extend(_roused(ended, tx, ports))
-            return ended
+            return closed(
+                run, Status.CANCELLED, tx, ports, stirred, reason=Reason.USER_CANCEL, error="cancelled"
+            )
         run = replace(run, reason=Reason.USER_CANCEL)
         tx.set_run(run)
         return run
 
     before = await ports.ledger.look(lambda tx: tx.run(run_id))
     run = await ports.ledger.do(wanted)
-    _taken_up(above, ports)
+    stirred.submit(ports)
     if ports.engine.cancel(run_id) and run.status.live:
         await ports.engine.wait(run_id)
     elif before is not None and before.status is Status.WAITING and run.status.final:
@@ -86,45 +87,35 @@ async def answer(
     if said is Answer.ADD:
         await _added(asked, ports)
 
-    above: list[Run] = []
+    stirred = Stirred()
 
     def step(tx: Tx) -> tuple[Approval, Run | None]:
+        stirred.runs.clear()
         now = tx.approval(approval_id) or asked
         answered = now.answered(said, by=by, at=ports.chance.now())
         tx.set_approval(answered)
-        ended = _aborted(answered, tx, ports)
-        if ended is not None:
-            above.extend(_roused(ended, tx, ports))
+        ended = _aborted(answered, tx, ports, stirred)
         return answered, ended or _woken(answered, tx, ports, alive)
 
     answered, run = await ports.ledger.do(step)
-    _taken_up(above, ports)
+    stirred.submit(ports)
     if run is not None and run.status.final:
         await _left(run, ports)
     elif run is not None and run.owner == ports.owner:
-        ports.engine.submit(run.id)
+        ports.engine.submit(run.id, ahead=True)
     return answered
 
 
-def _aborted(approval: Approval, tx: Tx, ports: Ports) -> Run | None:
+def _aborted(approval: Approval, tx: Tx, ports: Ports, stirred: Stirred) -> Run | None:
     run = tx.run(approval.run)
     if run is None or approval.answer is not Answer.DENY or run.status is not Status.WAITING:
         return None
     if run.ask.door != ABORTING:
         return None
     tx.emit(told("approval.answered", run, ports, approval=approval.id, state=str(approval.state)))
-    return closed(run, Status.CANCELLED, tx, ports, reason=Reason.USER_CANCEL, error="a person said no")
-
-
-def _roused(ended: Run, tx: Tx, ports: Ports) -> list[Run]:
-    above = roused(ended, tx, ports)
-    return [] if above is None else [above]
-
-
-def _taken_up(runs: list[Run], ports: Ports) -> None:
-    for run in runs:
-        if run.owner == ports.owner:
-            ports.engine.submit(run.id)
+    return closed(
+        run, Status.CANCELLED, tx, ports, stirred, reason=Reason.USER_CANCEL, error="a person said no"
+    )
 
 
 async def expire(ports: Ports, *, alive: Callable[[str], bool], adopt: bool = True) -> list[Approval]:
@@ -147,14 +138,66 @@ async def expire(ports: Ports, *, alive: Callable[[str], bool], adopt: bool = Tr
     gone = await ports.ledger.do(step)
     for _, run in gone:
         if run is not None and run.owner == ports.owner:
-            ports.engine.submit(run.id)
+            ports.engine.submit(run.id, ahead=True)
     return [approval for approval, _ in gone]
+
+
+async def due(ports: Ports) -> None:
+    """Runs that wait for others and whose clock has run out go on: a call that waited long enough answers, a run past
+    its deadline ends."""
+
+    def late(tx: Tx) -> list[Run]:
+        return tx.runs(status=[Status.WAITING], due=ports.chance.now())
+
+    def step(tx: Tx) -> None:
+        stirred.runs.clear()
+        for run in late(tx):
+            rouse(run, tx, ports, stirred)
+
+    stirred = Stirred()
+    if await ports.ledger.look(late):
+        await ports.ledger.do(step)
+        stirred.submit(ports)
 
 
 async def woken(ports: Ports) -> list[str]:
     """Runs of this process whose answer came from elsewhere."""
-    queued = await ports.ledger.look(lambda tx: tx.runs(status=[Status.QUEUED]))
+    queued = await ports.ledger.look(lambda tx: tx.runs(status=[Status.QUEUED], begun=True))
     return [run.id for run in queued if run.owner == ports.owner]
+
+
+async def detach(run_id: str, ports: Ports) -> Run:
+    """A run that a call waits for goes on in the background: the call answers now, the result is announced."""
+    stirred = Stirred()
+
+    def step(tx: Tx) -> Run:
+        stirred.runs.clear()
+        run = tx.run(run_id)
+        if run is None:
+            raise NotFound(f"there is no run {run_id}")
+        if run.status.final:
+            raise Refused(f"run {run_id} has ended ({run.status})")
+        if not run.awaited:
+            raise Refused(f"nobody waits for run {run_id}: it is in the background already")
+        run = replace(run, awaited=False)
+        tx.set_run(run)
+        above = tx.run(run.ask.parent_run or "")
+        if above is not None and above.waiting_for is Waiting.CHILD and not above.aside:
+            rouse(above, tx, ports, stirred)
+        return run
+
+    run = await ports.ledger.do(step)
+    stirred.submit(ports)
+    return run
+
+
+async def desert(ended: Run, ports: Ports) -> None:
+    """Whoever ended without its answer leaves nobody at work for it: those its calls waited for are stopped."""
+    if ended.status is Status.DONE:
+        return
+    asked = await ports.ledger.look(lambda tx: tx.runs(parent_run=ended.id, awaited=True, status=LIVE))
+    for child in asked:
+        await cancel(child.id, ports, alive=ports.alive)
 
 
 def _woken(

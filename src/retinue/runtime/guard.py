@@ -16,6 +16,7 @@ from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Call, Ports, Tool
 from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, leave
 
+NOT_NAMED = "below the top a definition must name the tools that start agents"
 ASK_TOOL = "request_scope_expansion"
 ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
 
@@ -24,7 +25,7 @@ def verdict(tool: Tool, scope: Scope) -> Verdict:
     """The one judgement on a tool, for the list and for the call alike."""
     judged = scope.tool(tool.spec.name, tool.capabilities)
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
-        return Verdict(ok=False, rule="below the top a definition must name the tools that start agents")
+        return Verdict(ok=False, rule=NOT_NAMED)
     if judged.ok and tool.touch == "run" and scope.unheld:
         return Verdict(ok=False, rule=scope.unheld)
     return judged
@@ -60,6 +61,8 @@ async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, s
             "unknown_tool", called.tool, message=f"There is no tool {called.tool!r}. Your tools: {names}."
         )
     judged = verdict(tool, scope)
+    if not judged.ok and tool.forbidden and judged.rule == NOT_NAMED:
+        return False, tool.forbidden
     if not judged.ok:
         return False, refusal(
             "tool_not_allowed",
@@ -71,7 +74,8 @@ async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, s
     try:
         args = tool.parse(_bounded(called.args))
     except ValueError as error:
-        return False, f"The arguments of {called.tool} are wrong: {error}"
+        ours = f"The arguments of {called.tool} are wrong: {error}"
+        return False, tool.misread(str(error)) if tool.misread else ours
     wanted = Wanted(called=called, tool=tool, args=args, caller=replace(caller, scope=scope))
     return await _judged(wanted, ports)
 

@@ -1,12 +1,13 @@
 """Where a new session works, and what it may read and write there: computed once, at its birth, and kept with it."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from retinue.domain.agent import Agent, Paths, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.glob import matches
 from retinue.domain.rule import Globs, absolute, below, literal
+from retinue.domain.run import Run
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope, handed_on
 from retinue.domain.session import Session
 from retinue.domain.tmp import elsewhere
@@ -27,6 +28,18 @@ class Child:
     denied_paths: Sequence[str] | None = None
     by_person: bool = False
     """A person asked for just this: paths named here may go beyond what the parent could hand on."""
+    own_paths: bool = False
+    """Its paths are those of its definition, else the workspace; what is said above of paths does not count."""
+    workspace: WorkspacePolicy | None = None
+    """Instead of the definition's."""
+    prompt: Callable[[Agent], str] | None = None
+    """Its system message, made of its definition, instead of the definition's own."""
+    key: str = ""
+    """What it is called by, besides its folder's name."""
+    leaf: bool = False
+    """It starts nobody, whatever its definition says."""
+    asker: Run | None = None
+    """The run that asks for it: what holds for that run holds for the child."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -83,29 +96,55 @@ def _real(place: Workspace, above: Workspace | None, ports: Ports) -> Workspace:
     return replace(place, root=real)
 
 
-async def birth(policy: WorkspacePolicy, child: Child, ports: Ports) -> Birth:
+async def birth(agent: Agent, child: Child, ports: Ports) -> Birth:
     """A child's place and rights: its own, within what its parent can hand on. In a worktree of its own the same holds
     for the copies of files as for the files."""
     above = await definition(child.parent, ports)
-    rights = scope_of(above, child.parent, ports)
-    ceilings = (*child.parent.ceilings, handed_on(above, rights, by=child.parent.slug))
+    ceilings = handed_down(above, child.parent, ports, run=child.asker)
     old = child.parent.workspace
-    place = await settled(policy, old.root, ports, above=old)
+    place = await settled(child.workspace or agent.workspace, old.root, ports, above=old)
     if not all(each.writable for each in ceilings):
         place = replace(place, writable=False)
-    deny = DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths)
+    deny = _denied(child, agent)
     if place.source:
         ceilings = tuple(_in_copy(each, old.root, place.root) for each in ceilings)
         deny = (*deny, *(new for each in ceilings for new in each.deny if new not in deny))
         own = (below(place.root),)
     else:
         place, own = _in_the_same(place, old), ()
-    paths = Paths(
-        read=_readable(child, above, own),
-        write=(*DEFAULT_WRITE, *own) if place.writable else DEFAULT_WRITE,
-        deny=tuple(dict.fromkeys(deny)),
-    )
+    if child.own_paths:
+        paths = _own(agent.paths or Paths(), place, own)
+    else:
+        paths = Paths(
+            read=_readable(child, above, own),
+            write=(*DEFAULT_WRITE, *own) if place.writable else DEFAULT_WRITE,
+        )
+    paths = replace(paths, deny=tuple(dict.fromkeys(deny)))
     return Birth(workspace=place, paths=paths, ceilings=ceilings, lifted=_lifted(child, paths, place, own))
+
+
+def handed_down(
+    above: Agent, parent: Session, ports: Ports, *, run: Run | None = None
+) -> tuple[Ceiling, ...]:
+    """What a session can hand on, as the last link of the chain that it stands under itself."""
+    rights = scope_of(above, parent, ports, run=run)
+    over = () if run is None else run.ask.ceilings
+    return (*parent.ceilings, *over, handed_on(above, rights, by=parent.slug))
+
+
+def _denied(child: Child, agent: Agent) -> Globs:
+    if child.own_paths:
+        return (agent.paths and agent.paths.deny) or ()
+    return DEFAULT_DENY if child.denied_paths is None else tuple(child.denied_paths)
+
+
+def _own(said: Paths, place: Workspace, own: Globs) -> Paths:
+    """What the definition says, with the workspace where it says nothing: to read, and to write after a yes."""
+    read = (below(place.root),) if said.read is None else said.read
+    write = None if said.write is None and place.writable else said.write or DEFAULT_WRITE
+    if own:
+        write = (*(write or DEFAULT_WRITE), *own) if place.writable else write
+    return Paths(read=(*read, *(each for each in own if each not in read)), write=write)
 
 
 def _in_the_same(place: Workspace, old: Workspace) -> Workspace:

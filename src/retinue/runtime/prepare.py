@@ -13,6 +13,9 @@ from retinue.domain.turn import Model
 from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
 
+LEAF = "leaf"
+"""The attribute of a session that starts nobody."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
@@ -27,7 +30,7 @@ class Plan:
 
 async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
-    scope = await held(scope_of(agent, session, ports), ports)
+    scope = await held(scope_of(agent, session, ports, run=run), ports)
     tools = tuple(_shown(tool, scope, ports) for tool in offered(ports.tools, scope).values())
     model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
@@ -36,7 +39,7 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
         agent=agent,
         scope=scope,
         tools=tools,
-        system=system_prompt(agent, [(tool.name, tool.description) for tool in tools], depth=session.depth),
+        system=system_prompt(agent, [(tool.name, tool.description) for tool in tools], depth=scope.depth),
         model=model,
     )
 
@@ -60,8 +63,11 @@ async def definition(session: Session, ports: Ports) -> Agent:
     return own
 
 
-def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
+def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = None) -> Scope:
+    """A run that an agent asked for in a conversation not below its own is as deep as that makes it, and held to what
+    that agent could hand on."""
     place = session.workspace
+    above = () if run is None else run.ask.ceilings
     ground = Ground(
         root=place.root,
         label=place.label,
@@ -69,8 +75,9 @@ def scope_of(agent: Agent, session: Session, ports: Ports) -> Scope:
         writable=place.writable,
         tmp=ports.tmp(session),
         child=not session.top,
-        depth=session.depth,
-        ceilings=session.ceilings,
+        depth=session.depth if run is None else max(session.depth, run.depth),
+        leaf=session.attributes.get(LEAF) is True,
+        ceilings=(*session.ceilings, *above),
         lifted=session.lifted,
     )
     return compile_scope(agent, ground, ports.bounds())

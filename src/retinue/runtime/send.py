@@ -5,11 +5,15 @@ from datetime import timedelta
 from enum import StrEnum
 
 from retinue.domain.limits import HARD_DEPTH
+from retinue.domain.prompt import short
 from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.errors import Refused
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import told
+from retinue.runtime.telling import told
+
+WAKE = "wake"
+"""The source of a run that nobody asked for anew: what it hears is an announcement."""
 
 
 class Claim(StrEnum):
@@ -17,6 +21,8 @@ class Claim(StrEnum):
 
     TAKEN = "taken"
     FULL = "full"
+    CROWDED = "crowded"
+    """As many as one requester may have are running; those of others may go first."""
     BUSY = "busy"
     """Another run of its session is going on."""
     GONE = "gone"
@@ -25,24 +31,70 @@ class Claim(StrEnum):
 async def send(ask: Ask, session: Session, ports: Ports) -> Run:
     """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
     in one step; the engine is told when that is on disk."""
-    born = _newborn(ask, session, ports)
+    newborn = _newborn(ask, session, ports)
 
     def step(tx: Tx) -> tuple[Run, Claim]:
         if first := tx.run_by_key(ask.key):
             return first, Claim.GONE
-        run = _placed(born, tx, ports)
-        claim = _slot(run, tx, ports, newborn=True)
-        taken = _taken(run, ports) if claim is Claim.TAKEN else run
-        tx.add_run(taken)
-        tx.emit(told("run.queued", run, ports))
-        if claim is Claim.TAKEN:
-            tx.emit(told("run.started", taken, ports, attempt=taken.attempts))
-        return taken, claim
+        return _born(_placed(newborn, tx, ports), tx, ports)
 
     run, claim = await ports.ledger.do(step)
     if claim is not Claim.GONE:
-        ports.engine.submit(run.id, taken=claim is Claim.TAKEN)
+        lane = ask.requester if ask.parent_run is not None else ""
+        ports.engine.submit(run.id, taken=claim is Claim.TAKEN, lane=lane)
     return run
+
+
+def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
+    """A run for a conversation in which nobody is left to hear an announcement, born in the step that posts it. It takes
+    over requester, depth, root and ceilings of the run that asked."""
+    ask = replace(
+        asked.ask,
+        key=f"wake:{delivery}",
+        task="",
+        typed=False,
+        source=WAKE,
+        wait=False,
+        wait_until=None,
+        keep=True,
+        deadline_seconds=None,
+    )
+    run = Run(
+        id=ports.chance.entry_id(),
+        ask=ask,
+        session_id=asked.session_id,
+        slug=asked.slug,
+        key=asked.key,
+        agent=asked.agent,
+        path=asked.path,
+        root=asked.root,
+        depth=asked.depth,
+        model=ask.model or "",
+        thinking=asked.thinking,
+        workspace=asked.workspace,
+        owner=ports.owner,
+        created_at=ports.chance.now(),
+    )
+    return _born(run, tx, ports)
+
+
+def _born(run: Run, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
+    claim = _slot(run, tx, ports, newborn=True)
+    if claim is Claim.BUSY and run.ask.unless_busy:
+        run = replace(run, awaited=False)
+    taken = _taken(run, ports) if claim is Claim.TAKEN else run
+    tx.add_run(taken)
+    tx.emit(
+        told("run.queued", run, ports, door=run.ask.door, call=_call(run), task=short(run.ask.task or ""))
+    )
+    if claim is Claim.TAKEN:
+        tx.emit(told("run.started", taken, ports, attempt=taken.attempts))
+    return taken, claim
+
+
+def _call(run: Run) -> str:
+    """The call that asked for it, so that what the run does can be shown below that call."""
+    return run.ask.key.rpartition("/")[2] if run.ask.key.startswith("call:") else ""
 
 
 async def claim(run_id: str, ports: Ports) -> Claim:
@@ -66,13 +118,19 @@ def _slot(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> Claim:
     """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
     if tx.count(Status.RUNNING) >= ports.limits.max_live:
         return Claim.FULL
+    if run.ask.parent_run is not None:
+        live = tx.count(Status.RUNNING, requester=run.ask.requester)
+        if live >= ports.limits.max_live_per_requester:
+            return Claim.CROWDED
     return Claim.BUSY if _busy(run, tx, newborn=newborn) else Claim.TAKEN
 
 
 def _busy(run: Run, tx: Tx, *, newborn: bool) -> bool:
-    """In its session a run stands behind one that is going on or waits inside a call. A newborn stands behind all that
-    wait in the queue; later only those go first that were begun before and may go on."""
-    if tx.runs(status=(Status.RUNNING, Status.WAITING), session=run.session_id, limit=1):
+    """In its session a run stands behind one that is going on or waits inside a call; one that waits with no call open
+    stands aside. A newborn stands behind all that wait in the queue; later only those go first that were begun before
+    and may go on."""
+    going_on = tx.runs(status=(Status.RUNNING, Status.WAITING), session=run.session_id)
+    if any(not other.aside for other in going_on):
         return True
     queued = tx.runs(status=(Status.QUEUED,), session=run.session_id)
     return any(
@@ -104,6 +162,7 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
         thinking=ask.thinking or "",
         workspace=session.workspace.root,
         owner=ports.owner,
+        awaited=ask.wait,
         created_at=ports.chance.now(),
     )
 
@@ -130,5 +189,10 @@ def _placed(run: Run, tx: Tx, ports: Ports) -> Run:
     if depth > deepest:
         raise Refused(
             f"{above.agent} is {above.depth} deep and may not start {run.agent}: {deepest} is the limit"
+        )
+    if tx.count(root=above.root) >= ports.limits.max_runs_per_tree:
+        raise Refused(
+            f"{above.agent} may not start {run.agent}: the tree of {above.root} has had its "
+            f"{ports.limits.max_runs_per_tree} runs (limits.max_runs_per_tree)"
         )
     return replace(run, root=above.root, depth=depth)

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 
-from retinue.domain.agent import preset_hash
+from retinue.domain.agent import Agent, Defined, preset_hash
+from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
 from retinue.domain.session import Session
@@ -12,7 +14,7 @@ from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
 from retinue.ports import NewSession, Ports, Tx
 from retinue.runtime.place import Child, birth, settled
-from retinue.runtime.prepare import definition, scope_of
+from retinue.runtime.prepare import LEAF, definition, scope_of
 from retinue.runtime.send import send
 
 
@@ -33,21 +35,34 @@ async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None)
 
 
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
-    """A child of a session. Its configuration is its own copy of the definition, its paths are written into it."""
+    """A child of a session. Its configuration is its own copy of the definition, its paths are written into it. Where
+    the ledger refuses the run after all, the folder goes again."""
     if first := await ports.ledger.look(lambda tx: tx.run_by_key(ask.key)):
         return first
-    if ask.parent_run is not None:
-        await _may_start(ask, child, ports)
     defined = ports.agents.get(ask.agent, child.parent.workspace.meant)
+    _fits(defined.agent, ask)
+    if ask.parent_run is not None:
+        child = replace(child, asker=await permitted(ask, child.parent, ports))
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
     if child.parent.depth >= deepest:
         raise Refused(
             f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
         )
-    born = await birth(defined.agent.workspace, child, ports)
+    session = await _child(ask, child, defined, ports)
+    try:
+        return await send(ask, session, ports)
+    except Refused:
+        await ports.store.delete(session)
+        raise
+
+
+async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Session:
+    born = await birth(defined.agent, child, ports)
     async with _no_litter(born.workspace, ports):
         preset = ports.with_paths(defined.preset, born.paths)
-        session = await ports.store.create(
+        if child.prompt is not None:
+            preset = ports.with_prompt(preset, ports.redact(child.prompt(defined.agent)))
+        return await ports.store.create(
             NewSession(
                 agent=ask.agent,
                 preset=preset,
@@ -55,22 +70,43 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
                 workspace=born.workspace,
                 parent=child.parent,
                 description=ports.redact(child.description),
+                aliases=(child.key,) if child.key else (),
                 ceilings=born.ceilings,
                 lifted=born.lifted,
+                attributes={"role": ask.role, "trigger": ask.trigger} | ({LEAF: True} if child.leaf else {}),
             )
         )
-    return await send(ask, session, ports)
 
 
-async def _may_start(ask: Ask, child: Child, ports: Ports) -> None:
-    """An agent starts only those it may know of, and none that is at work above it already."""
-    above = await definition(child.parent, ports)
-    rights = scope_of(above, child.parent, ports).under(ports.bounds())
-    if not (verdict := rights.agent(ask.agent)).ok:
-        raise Refused(f"{child.parent.agent} may not start {ask.agent} ({verdict.rule})")
-    line = await ports.ledger.look(lambda tx: ancestry(ask.parent_run, tx))
-    if ask.agent in line:
+def _fits(agent: Agent, ask: Ask) -> None:
+    """An agent is started only in a role that it has."""
+    if ask.role not in agent.roles:
+        raise Refused(f'Agent "{agent.name}" does not support capability "{ask.role}"')
+
+
+async def permitted(ask: Ask, session: Session, ports: Ports) -> Run:
+    """The run that asks, if it may: an agent starts only those it may know of and the configuration lets be started,
+    and none that is at work above it already. One that hands work to its own like is bounded by depth alone."""
+    line, asker = await ports.ledger.look(
+        lambda tx: (ancestry(ask.parent_run, tx), tx.run(ask.parent_run or ""))
+    )
+    if asker is None:
+        raise Refused(f"run {ask.parent_run} asked for this one, and the ledger does not know it")
+    above = await definition(session, ports)
+    rights = scope_of(above, session, ports, run=asker).under(ports.bounds())
+    if hit := first_match(ports.bounds().deny_agents, ask.agent):
+        raise Refused(f"the configuration denies the agent {ask.agent} (deny.agents: {hit})")
+    if ask.agent != session.agent and not (verdict := rights.agent(ask.agent)).ok:
+        raise Refused(f"{session.agent} may not start {ask.agent} ({verdict.rule})")
+    allowed = ports.subagents.allow_agents
+    if allowed is not None and first_match(allowed, ask.agent) is None:
+        raise Refused(f"{ask.agent} may not be started by other agents (subagents.allow_agents)")
+    others = [*line]
+    while others and others[-1] == ask.agent:
+        others.pop()
+    if ask.agent in others:
         raise Refused(f"{ask.agent} is at work above already: {' > '.join((*line, ask.agent))}")
+    return asker
 
 
 def ancestry(run_id: str | None, tx: Tx) -> tuple[str, ...]:

@@ -6,22 +6,25 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 
-from retinue.domain.approval import State
 from retinue.domain.prompt import abridged
-from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
+from retinue.domain.run import Reason, Run, Status, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.turn import Reply, Request, Stop, Wish
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
-from retinue.ports import Conversation, Ports, Tx
+from retinue.ports import Conversation, Ports
 from retinue.runtime import guard
-from retinue.runtime.announce import end, told
+from retinue.runtime.announce import end, heard, news
 from retinue.runtime.approve import Caller, Parked, unstarted
+from retinue.runtime.control import desert
 from retinue.runtime.hearing import Hearing
 from retinue.runtime.outcome import Outcome, failure
 from retinue.runtime.patience import Patience
 from retinue.runtime.prepare import Plan, prepare
 from retinue.runtime.recover import at_rest, conclusion, recounted, unanswered
+from retinue.runtime.send import WAKE
+from retinue.runtime.standing import keep_counts, parked
+from retinue.runtime.telling import told
 
 CANCELLED = "cancelled"
 """How an entry ends whose words were cut off."""
@@ -29,14 +32,20 @@ RESUMED = "A task given above was interrupted, and other things were said since.
 UNSPOKEN = "its arguments hold a secret, or what looks like one, and none is kept or passed on: leave it out"
 TORN = "the end of the file was cut short by a crash; it was never acknowledged and is kept as {where}"
 COUNTS_SECONDS = 1.0
-LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 PATIENCE = 20
 MOMENT_SECONDS = 0.05
 
 
 async def work(run_id: str, ports: Ports) -> bool:
-    """Works a claimed run to its end, or until nothing of it can go on without a person: then True, and its slot is
-    free. A process that dies in here leaves a file to go on from."""
+    """Works a claimed run to its end, or until nothing of it can go on without a person or a child: then True, and its
+    slot is free. A process that dies in here leaves a file to go on from."""
+    while (stands := await _worked(run_id, ports)) is None:
+        pass
+    return stands
+
+
+async def _worked(run_id: str, ports: Ports) -> bool | None:
+    """None: there is more to do, because something came in the moment it would have waited or ended."""
     run = await ports.ledger.look(lambda tx: tx.run(run_id))
     if run is None:
         raise NotFound(f"there is no run {run_id}")
@@ -44,36 +53,17 @@ async def work(run_id: str, ports: Ports) -> bool:
     try:
         outcome = await this.done()
     except Parked:
-        return await _parked(this.run, ports) or await work(run_id, ports)
+        return await parked(this.run, ports) or None
     except asyncio.CancelledError:
-        await _keep_counts(this.run, ports)
+        await keep_counts(this.run, ports)
         raise
     except RetinueError as error:
         outcome = failure(error)
-    await end(this.run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
+    ended = await end(this.run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
+    if ended.status.live:
+        return True if ended.status is Status.WAITING else None
+    await desert(ended, ports)
     return False
-
-
-async def _parked(run: Run, ports: Ports) -> bool:
-    """Whether it waits: an answer that came meanwhile is seen in this very step, so none is missed."""
-
-    def step(tx: Tx) -> bool:
-        what = _awaited(run, tx)
-        if what is None:
-            return False
-        waiting = _counted(tx.run(run.id) or run, run).waits(what)
-        tx.set_run(waiting)
-        tx.emit(told("run.state", waiting, ports, phase=str(what)))
-        return True
-
-    return await ports.ledger.do(step)
-
-
-def _awaited(run: Run, tx: Tx) -> Waiting | None:
-    """A person first: nobody else's answer can stand for theirs."""
-    if tx.approvals(run=run.id, state=[State.PENDING]):
-        return Waiting.APPROVAL
-    return Waiting.CHILD if tx.runs(parent_run=run.id, status=LIVE, limit=1) else None
 
 
 async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
@@ -81,26 +71,7 @@ async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
     run = await ports.ledger.look(lambda tx: tx.run(run_id))
     if run is not None:
         outcome = failure(error)
-        await end(run, outcome.status, ports, reason=outcome.reason, error=outcome.error)
-
-
-async def _keep_counts(run: Run, ports: Ports) -> None:
-    """Somebody stopped us: what was counted so far is kept, the status is theirs to set. The file knows it too, so a
-    ledger that cannot be written to now changes nothing about how this ends."""
-    with suppress(RetinueError):
-        await ports.ledger.do(lambda tx: tx.set_run(_counted(tx.run(run.id) or run, run)))
-
-
-def _counted(row: Run, run: Run) -> Run:
-    return replace(
-        row,
-        turns=run.turns,
-        tool_calls=run.tool_calls,
-        usage=run.usage,
-        text=run.text,
-        model=run.model or row.model,
-        scope_hash=run.scope_hash,
-    )
+        await desert(await end(run, outcome.status, ports, reason=outcome.reason, error=outcome.error), ports)
 
 
 class _Work:
@@ -113,6 +84,8 @@ class _Work:
         self.patience = Patience(ports.limits)
         self.kept_at = ports.chance.now()
         self.parked = False
+        self.expects = run.ask.source == WAKE
+        """Whether announcements may come: somebody of this conversation has asked others."""
 
     async def done(self) -> Outcome:
         session = await _place(self.run, self.ports)
@@ -150,7 +123,11 @@ class _Work:
         earlier = await talk.earlier(self.run.id) if self.run.attempts > 1 or self.run.turns else ()
         run = recounted(self.run, _all(earlier, talk))
         self.run = replace(run, scope_hash=plan.scope.hash, model=plan.model.full)
+        self.expects = self.expects or bool(talk.entries)
         await self._asked(talk)
+        await self._news(talk)
+        if run.ask.source == WAKE and not any(entry.run == run.id for entry in talk.entries):
+            return Outcome(status=Status.DONE)  # somebody else has heard it meanwhile
         said = conclusion(self.run, _all(earlier, talk))
         if said and (outcome := await self._over(said, talk, plan)):
             return outcome
@@ -166,6 +143,7 @@ class _Work:
             await talk.append(self._notice("resumed", RESUMED.format(task=self.run.ask.task)))
         while True:
             await talk.refresh()
+            await self._news(talk)
             reply = await self._turn(talk, plan)
             said, calls = await self._saved(reply, talk)
             await self._kept()
@@ -178,11 +156,24 @@ class _Work:
         now = self.ports.chance.now()
         if (now - self.kept_at).total_seconds() >= COUNTS_SECONDS:
             self.kept_at = now
-            await _keep_counts(self.run, self.ports)
+            await keep_counts(self.run, self.ports)
+
+    async def _news(self, talk: Conversation) -> None:
+        """What was announced stands in the file before it counts as delivered: once, by its own id."""
+        if not self.expects:
+            return
+        self.expects = False
+        if found := await self.ports.ledger.look(lambda tx: news(self.run, tx)):
+            notices = (self._notice("announcement", each.text) for each in found)
+            pairs = zip(notices, found, strict=True)
+            await talk.append(*(replace(notice, id=each.id) for notice, each in pairs))
+            await heard(found, self.ports)
 
     async def _asked(self, talk: Conversation) -> None:
         """The task stands in the file before any request: the request is built from the file."""
         run = self.run
+        if run.ask.source == WAKE:
+            return
         task = Said(
             id=run.id,
             by="user",
@@ -192,7 +183,7 @@ class _Work:
             run=run.id,
         )
         if run.ask.typed:
-            if talk.typed().strip():
+            if talk.typed().strip() and not run.turns:
                 await talk.take_typed(task)
         else:
             await talk.append(task)
@@ -273,6 +264,7 @@ class _Work:
         """Calls of one turn run side by side; each result is on disk before the next request."""
         if not calls:
             return
+        self.expects = True
         self.patience.with_calls()
         self._tell("run.state", phase="tool", calls=len(calls), total=self.run.tool_calls)
         most = self.ports.limits.max_calls_per_turn

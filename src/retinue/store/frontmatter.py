@@ -47,6 +47,12 @@ def with_paths(text: str, paths: Paths, where: str = "the definition") -> str:
     return spliced
 
 
+def with_prompt(text: str, prompt: str, where: str = "the definition") -> str:
+    """The same front matter to the letter, and another system message below it."""
+    _, body = split(text, where)
+    return f"{text.removesuffix(body)}{prompt}\n"
+
+
 def _spliced(text: str, paths: Paths, where: str) -> str:
     front, _ = split(text, where)
     start = text.index("\n") + 1

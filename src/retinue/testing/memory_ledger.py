@@ -3,13 +3,16 @@
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import TypeVar
 
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, rows
+from retinue.ledger import approvals, deliveries, rows
 from retinue.ports import Tx
 
 T = TypeVar("T")
@@ -23,15 +26,17 @@ class MemoryLedger:
         self._runs: dict[str, Run] = {}
         self._events: list[Event] = []
         self._approvals: dict[str, Approval] = {}
+        self._deliveries: dict[str, Delivery] = {}
         self._closed = False
 
     async def do(self, step: Callable[[Tx], T]) -> T:
         """Gives way once, as every durable step does, so that what must not interleave is seen interleaving."""
         self._refuse_when_closed()
-        tx = MemoryTx(self._runs, self._events, self._approvals)
+        tx = MemoryTx(self._runs, self._events, self._approvals, self._deliveries)
         value = step(tx)
         self._runs |= tx.changed
         self._approvals |= tx.asked
+        self._deliveries |= tx.posted
         self._events += tx.emitted
         if self._listen is not None:
             for event in tx.emitted:
@@ -41,7 +46,7 @@ class MemoryLedger:
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         self._refuse_when_closed()
-        return step(LookingMemoryTx(self._runs, self._events, self._approvals))
+        return step(LookingMemoryTx(self._runs, self._events, self._approvals, self._deliveries))
 
     async def close(self) -> None:
         self._closed = True
@@ -54,17 +59,25 @@ class MemoryLedger:
 class MemoryTx:
     """What a step changes lies over what was there, until the step is whole."""
 
-    def __init__(self, runs: dict[str, Run], events: list[Event], approvals: dict[str, Approval]) -> None:
+    def __init__(
+        self,
+        runs: dict[str, Run],
+        events: list[Event],
+        approvals: dict[str, Approval],
+        deliveries: dict[str, Delivery],
+    ) -> None:
         self._runs = runs
+        self._deliveries = deliveries
+        self.posted: dict[str, Delivery] = {}
         self._events = events
         self._approvals = approvals
         self.asked: dict[str, Approval] = {}
         self.changed: dict[str, Run] = {}
         self.emitted: list[Event] = []
 
-    def run(self, run_id: str) -> Run | None:
+    def run(self, run_id: str, *, family: bool = False) -> Run | None:
         found = self._get(rows.whole(run_id))
-        return None if found is None else self._with_children([found])[0]
+        return self._with_children([found])[0] if found is not None and family else found
 
     def run_by_key(self, ask_key: str) -> Run | None:
         holder = self._holder(rows.whole(ask_key))
@@ -94,6 +107,10 @@ class MemoryTx:
         top_only: bool = False,
         prefix: str | None = None,
         reason: Reason | None = None,
+        awaited: bool | None = None,
+        begun: bool | None = None,
+        due: datetime | None = None,
+        family: bool = False,
         limit: int | None = None,
     ) -> list[Run]:
         found = [
@@ -106,15 +123,63 @@ class MemoryTx:
             and not (top_only and run.ask.parent_run is not None)
             and (prefix is None or run.id.startswith(rows.whole(prefix)))
             and (reason is None or run.reason is reason)
+            and (awaited is None or run.awaited is awaited)
+            and (begun is None or (run.started_at is not None) is begun)
+            and (due is None or (run.wake_at is not None and run.wake_at <= due))
         ]
         found.sort(key=_age, reverse=True)
-        return self._with_children(found if limit is None else found[: max(0, limit)])
+        found = found if limit is None else found[: max(0, limit)]
+        return self._with_children(found) if family else found
 
     def owners(self, status: Sequence[Status]) -> set[str]:
         return {run.owner for run in self._all() if run.status in status}
 
-    def count(self, status: Status) -> int:
-        return sum(run.status is status for run in self._all())
+    def count(
+        self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
+    ) -> int:
+        return sum(
+            (status is None or run.status is status)
+            and (root is None or run.root == root)
+            and (requester is None or run.ask.requester == requester)
+            for run in self._all()
+        )
+
+    def delivery(self, delivery_id: str) -> Delivery | None:
+        return (self._deliveries | self.posted).get(delivery_id)
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        if self.delivery(delivery.id) is not None or self.deliveries(run=delivery.run):
+            raise Failed(f"the end of run {delivery.run} is in the outbox already")
+        self.posted[delivery.id] = deliveries.read(deliveries.written(delivery))
+
+    def set_delivery(self, delivery: Delivery) -> None:
+        if self.delivery(delivery.id) is None:
+            raise NotFound(f"there is no delivery {delivery.id}")
+        self.posted[delivery.id] = deliveries.read(deliveries.written(delivery))
+
+    def deliveries(
+        self,
+        *,
+        run: str | None = None,
+        by: str | None = None,
+        session: str | None = None,
+        state: Sequence[Delivered] | None = None,
+        answers: bool | None = None,
+        uncleared: bool = False,
+        limit: int | None = None,
+    ) -> list[Delivery]:
+        found = [
+            each
+            for each in (self._deliveries | self.posted).values()
+            if (run is None or each.run == rows.whole(run))
+            and (by is None or each.by == rows.whole(by))
+            and (session is None or each.session == rows.whole(session))
+            and (state is None or each.state in state)
+            and (answers is None or each.answers is answers)
+            and (not uncleared or deliveries.uncleared(each))
+        ]
+        found.sort(key=lambda each: each.id)
+        return found if limit is None else found[: max(0, limit)]
 
     def approval(self, approval_id: str) -> Approval | None:
         return (self._approvals | self.asked).get(approval_id)
@@ -190,6 +255,12 @@ class LookingMemoryTx(MemoryTx):
 
     def set_approval(self, approval: Approval) -> None:
         raise TypeError(f"a look only reads: use do to change approval {approval.id}")
+
+    def add_delivery(self, delivery: Delivery) -> None:
+        raise TypeError(f"a look only reads: use do to add delivery {delivery.id}")
+
+    def set_delivery(self, delivery: Delivery) -> None:
+        raise TypeError(f"a look only reads: use do to change delivery {delivery.id}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from retinue.domain.run import Usage
-from retinue.domain.transcript import Entry
+from retinue.domain.transcript import Entry, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
 from retinue.errors import ModelFailed
 
@@ -37,7 +37,8 @@ class Asked:
 
 @dataclass(slots=True)
 class PlayedDriver:
-    """Steps by agent name; `*` serves any other. An exception in the list is raised in its turn."""
+    """Steps by a conversation's first words, else by agent name; `*` serves any other. An exception in the list is
+    raised in its turn."""
 
     steps: Mapping[str, Sequence[Step]]
     asked: list[Asked] = field(default_factory=list[Asked])
@@ -47,7 +48,9 @@ class PlayedDriver:
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         self.asked.append(Asked(request=request, entries=tuple(request.entries)))
-        key = request.agent if request.agent in self.steps else "*"
+        first = request.entries[0] if request.entries else None
+        spoken = first.text if isinstance(first, Said) else ""
+        key = next((each for each in (spoken, request.agent) if each in self.steps), "*")
         at = self._played.get(key, 0)
         if at >= len(self.steps.get(key, ())):
             raise ModelFailed(

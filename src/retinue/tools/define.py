@@ -41,6 +41,8 @@ def tool(
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
     names_agent: str = "",
+    forbidden: str = "",
+    misread: Callable[[str], str] | None = None,
 ) -> Callable[[Function], Tool]: ...
 def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     function: Function | None = None,
@@ -55,6 +57,8 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
     names_agent: str = "",
+    forbidden: str = "",
+    misread: Callable[[str], str] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
     """Makes a tool of a function, async or not: `@tool`, or `@tool(effect="read")`. A parameter annotated
     `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument. A tool that
@@ -79,6 +83,8 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
             door=door,
             asks=_asks(own, asks, Effect(effect), door=door),
             names_agent=names_agent,
+            forbidden=forbidden,
+            misread=misread,
             touch=touches[0] if touches else "tool",
             resource=_argument(touches[1]) if touches else None,
         )

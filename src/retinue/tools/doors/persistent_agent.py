@@ -2,13 +2,16 @@
 
 from typing import Annotated
 
+from retinue.domain.announcement import report
 from retinue.domain.approval import Answer
 from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Said
-from retinue.errors import Failed, NotFound, Usage
+from retinue.errors import Failed, NotFound
 from retinue.ports import Asks, Call, Ports
-from retinue.runtime.approve import Parked, ask_key
+from retinue.runtime.announce import nonce
+from retinue.runtime.answer import outcome
+from retinue.runtime.approve import ask_key
 from retinue.runtime.place import Child
 from retinue.runtime.spawn import spawn
 from retinue.tools.define import tool
@@ -16,6 +19,9 @@ from retinue.tools.define import tool
 NAME = "PersistentAgent"
 NO_PARENT = "PersistentAgent requires parent persistent session"
 ABORTED = "Error: User aborted agent"
+BACKGROUND = (
+    "It goes on in the background as run {run}. What it finds will be announced to you: go on meanwhile."
+)
 NETWORK = frozenset(
     {Reason.RATE_LIMITED, Reason.UNREACHABLE, Reason.INCOMPLETE, Reason.PROVIDER, Reason.AUTH}
 )
@@ -56,6 +62,7 @@ async def persistent_agent(
         door=NAME,
         source="subagent",
         label=description,
+        wait=True,
     )
     child = Child(
         parent=call.session,
@@ -68,20 +75,12 @@ async def persistent_agent(
         run = await spawn(ask, child, ports)
     except NotFound as error:
         raise Failed(f"Preset template not found: {preset} (checked .md and .org)") from error
-    return await _said(await _ended(run, ports), ports)
-
-
-async def _ended(run: Run, ports: Ports) -> Run:
-    """The run waits without a slot and without memory until the child has ended, and then calls again."""
-    now = await ports.ledger.look(lambda tx: tx.run(run.id))
-    if now is None:
-        raise Usage(f"there is no run {run.id}")
-    if now.status.live:
-        raise Parked
-    return now
+    return await _said(await outcome(run, call, ports), ports)
 
 
 async def _said(run: Run, ports: Ports) -> str:
+    if run.status.live:
+        return BACKGROUND.format(run=run.id)
     if run.status is Status.CANCELLED:
         raise Failed(ABORTED)
     if run.status is not Status.DONE:
@@ -94,4 +93,4 @@ async def _said(run: Run, ports: Ports) -> str:
             for entry in talk.entries
             if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id and entry.text.strip()
         ]
-    return "\n\n".join(texts) or run.text
+    return report(run, "\n\n".join(texts) or run.text, nonce(ports))

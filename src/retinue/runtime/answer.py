@@ -1,0 +1,48 @@
+"""The answer to a call that asked for a run: waited for without a slot, taken once, however often the call is made."""
+
+from dataclasses import replace
+
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.run import Run
+from retinue.errors import NotFound
+from retinue.ports import Call, Ports, Tx
+from retinue.runtime.announce import clear
+from retinue.runtime.approve import Parked
+
+
+async def outcome(run: Run, call: Call, ports: Ports) -> Run:
+    """The run as it ended, its result taken by this call. Parked: it is waited for. A run that still lives comes back
+    when nobody waits for it (any more): its result will be announced."""
+    now = await ports.ledger.look(lambda tx: _now(run, tx))
+    if now.status.live and now.awaited and not _out_of_patience(now, ports):
+        raise Parked
+
+    def step(tx: Tx) -> Run:
+        now = _now(run, tx)
+        if now.status.live:
+            if now.awaited:
+                now = replace(now, awaited=False)
+                tx.set_run(now)
+            return now
+        for each in tx.deliveries(run=run.id, answers=True):
+            if each.state in (Delivered.PENDING, Delivered.DELIVERED):
+                tx.set_delivery(each.taken(call.id, at=ports.chance.now()))
+        return now
+
+    if now.status.live and not now.awaited:
+        return now
+    ended = await ports.ledger.do(step)
+    if ended.status.final and not ended.ask.keep:
+        for each in await ports.ledger.look(lambda tx: tx.deliveries(run=ended.id)):
+            await clear(each, ports)
+    return ended
+
+
+def _now(run: Run, tx: Tx) -> Run:
+    if (now := tx.run(run.id)) is None:
+        raise NotFound(f"there is no run {run.id}")
+    return now
+
+
+def _out_of_patience(run: Run, ports: Ports) -> bool:
+    return run.ask.wait_until is not None and ports.chance.now() >= run.ask.wait_until

@@ -1,0 +1,58 @@
+"""Where a run stands while nobody works it: what it waits for, and what was counted so far."""
+
+from contextlib import suppress
+from dataclasses import replace
+
+from retinue.domain.approval import State
+from retinue.domain.run import Run, Status, Waiting
+from retinue.errors import RetinueError
+from retinue.ports import Ports, Tx
+from retinue.runtime.announce import LIVE
+from retinue.runtime.telling import told
+
+
+async def parked(run: Run, ports: Ports) -> bool:
+    """Whether it waits inside its calls: an answer that came meanwhile is seen in this very step, so none is missed."""
+
+    def step(tx: Tx) -> bool:
+        now = tx.run(run.id)
+        if now is None or now.status is not Status.RUNNING:
+            return True
+        waiting = _awaited(counted(now, run), tx)
+        if waiting is None:
+            return False
+        tx.set_run(waiting)
+        tx.emit(told("run.state", waiting, ports, phase=str(waiting.waiting_for)))
+        return True
+
+    return await ports.ledger.do(step)
+
+
+def _awaited(run: Run, tx: Tx) -> Run | None:
+    """A person first: nobody else's answer can stand for theirs."""
+    if tx.approvals(run=run.id, state=[State.PENDING]):
+        return run.waits(Waiting.APPROVAL)
+    asked = tx.runs(parent_run=run.id, awaited=True, status=LIVE)
+    if not asked:
+        return None
+    times = [run.deadline_at, *(each.ask.wait_until for each in asked)]
+    return run.waits(Waiting.CHILD, until=min((at for at in times if at is not None), default=None))
+
+
+async def keep_counts(run: Run, ports: Ports) -> None:
+    """Somebody stopped us: what was counted so far is kept, the status is theirs to set. The file knows it too, so a
+    ledger that cannot be written to now changes nothing about how this ends."""
+    with suppress(RetinueError):
+        await ports.ledger.do(lambda tx: tx.set_run(counted(tx.run(run.id) or run, run)))
+
+
+def counted(row: Run, run: Run) -> Run:
+    return replace(
+        row,
+        turns=run.turns,
+        tool_calls=run.tool_calls,
+        usage=run.usage,
+        text=run.text,
+        model=run.model or row.model,
+        scope_hash=run.scope_hash,
+    )

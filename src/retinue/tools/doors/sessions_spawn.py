@@ -1,0 +1,82 @@
+"""sessions_spawn: a worker in the background, in a conversation of its own; what it finds is announced."""
+
+from typing import Annotated, Literal
+
+import msgspec
+
+from retinue.domain.announcement import one_line
+from retinue.domain.prompt import worker_prompt
+from retinue.domain.run import Ask
+from retinue.domain.tool import Effect
+from retinue.errors import Failed, NotFound, Refused
+from retinue.ports import Call
+from retinue.runtime.approve import ask_key
+from retinue.runtime.place import Child
+from retinue.runtime.spawn import spawn
+from retinue.tools.define import tool
+from retinue.tools.doors.shape import said
+
+NAME = "sessions_spawn"
+FORBIDDEN = said(status="forbidden", error="sessions_spawn is not allowed from sub-agent sessions")
+
+
+def _misread(sentence: str) -> str:
+    return said(status="error", error=sentence)
+
+
+@tool(
+    name=NAME, effect=Effect.IDEMPOTENT, category="sessions", door=True, forbidden=FORBIDDEN, misread=_misread
+)
+async def sessions_spawn(
+    call: Call,
+    *,
+    task: Annotated[str, "What the worker is to do: all of it, it knows nothing of this conversation."],
+    label: Annotated[str | None, "A word or two to know it by, such as research."] = None,
+    model: Annotated[str | None, "Another model than the usual one."] = None,
+    thinking: Annotated[Literal["off", "low", "medium", "high"] | None, "How much it thinks."] = None,
+    timeoutSeconds: Annotated[  # noqa: N803  (the seed's name)
+        Annotated[int, msgspec.Meta(ge=0)] | None, "How long it may take; 0 is the longest there is."
+    ] = None,
+    cleanup: Annotated[
+        Literal["delete", "keep"], "Whether its conversation stays when its result was announced."
+    ] = "keep",
+) -> str:
+    """Spawn a background sub-agent run in an isolated session. Results are announced back when complete: go on with
+    something else meanwhile, or end your turn."""
+    ports = call.ports
+    if ports is None:
+        raise Failed(said(status="error", error="there is no session to spawn from"))
+    if not task.strip():
+        raise Failed(said(status="error", error="task is empty"))
+    agent = call.session.agent
+    key = f"agent:{agent}:subagent:{ports.chance.uuid()}"
+    ask = Ask(
+        key=ask_key(call.run.id, call.id),
+        agent=agent,
+        task=task,
+        requester=call.session.key,
+        parent_run=call.run.id,
+        door=NAME,
+        source="subagent",
+        label=one_line(label or ""),
+        model=model or ports.subagents.model,
+        thinking=thinking,
+        deadline_seconds=timeoutSeconds,
+        keep=cleanup == "keep",
+    )
+    prompt = worker_prompt(
+        requester=call.session.key, session=key, label=ask.label or f"{agent} worker", task=task
+    )
+    child = Child(
+        parent=call.session,
+        description=ask.label or one_line(task)[:40],
+        own_paths=True,
+        prompt=lambda _: prompt,
+        key=key,
+        leaf=True,
+    )
+    try:
+        run = await spawn(ask, child, ports)
+    except (Refused, NotFound) as error:
+        raise Failed(said(status="forbidden", error=str(error))) from error
+    return said(status="accepted", runId=run.id, sessionKey=run.key)
