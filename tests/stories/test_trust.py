@@ -34,7 +34,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: Any):
         listed = await machine("agents", "list", "--json")
         assert "scout" not in [row["name"] for row in listed.json]
         assert "defines bad, oracle, scout, but the project is not trusted" in listed.err
-        trusted = (await machine("trust", "--json", ".")).json
+        trusted = (await machine("trust", "--json", "--yes", ".")).json
         assert (trusted["path"], trusted["standing"]) == (str(machine.folder), "trusted")
         rows = {row["name"]: row for row in trusted["agents"]}
         assert {name: row["added"] for name, row in rows.items()} == {
@@ -66,7 +66,7 @@ async def test_folders_called_like_the_words_can_be_trusted_too(machine: Any):
     for name in ("list", "remove", "add"):
         (machine.folder / name).mkdir()
     for path in ("./list", "./remove", "add"):
-        assert (await machine("trust", path)).code == 0
+        assert (await machine("trust", path, "--yes")).code == 0
     known = [row["path"] for row in (await machine("trust", "list", "--json")).json]
     assert known == [f"{machine.folder}/{name}" for name in ("add", "list", "remove")]
     gone = await machine("trust", "remove", "./list", "--json")
@@ -88,7 +88,7 @@ async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Any
     elsewhere.mkdir()
     machine.agent("main", "tools: []\n")
     async with machine.serving([reply("Hi."), reply("Found.")]) as server, machine.open() as app:
-        assert (await machine("trust", str(machine.folder))).code == 0
+        assert (await machine("trust", "--yes", str(machine.folder))).code == 0
         parent = await app.run("Hi", agent="main", workspace=machine.folder)
         child = await app.wait((await app.spawn("Look", parent=parent.slug, agent="scout")).id)
         assert child.text == "Found."
@@ -117,7 +117,7 @@ async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: A
     script = [reply("Hi."), reply("Hi."), calls(("read", {"path": "AGENTS.md"})), reply("I read it.")]
     async with machine.serving(script) as server:
         assert (await machine("run", "Hello")).code == 0
-        assert (await machine("trust", ".")).code == 0
+        assert (await machine("trust", "--yes", ".")).code == 0
         assert (await machine("run", "Hello")).code == 0
         assert (await machine("run", "Read it")).code == 0
         said = [str(request.body) for request in server.requests]
@@ -136,6 +136,23 @@ async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: Any)
         assert f"Trust {machine.folder} as it is now? (yes or no)" in said
         known = (await machine("trust", "list", "--json")).json
         assert [row["standing"] for row in known] == ([] if code else ["trusted"])
+
+
+async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machine: Any):
+    """Shows: X08."""
+    project(machine, scout=SCOUT)
+    for more in ((), ("--json",)):
+        silent = await machine("trust", ".", *more, stdin=b"yes\n")
+        assert silent.code == 2
+        said = f"nobody is here to agree to {machine.folder}: look at it, then say --yes"
+        assert said in silent.err
+        assert (await machine("trust", "list", "--json")).json == []
+    assert silent.json["error"] == {"code": "usage", "message": said}
+    shown = await machine("trust", ".")
+    assert "scout  yes    read   Looks." in shown.out
+    assert (await machine("trust", "--yes", ".")).code == 0
+    said, left = await at_a_terminal(machine, "", "trust", ".", "--yes")
+    assert (left, "Trust " in said) == (0, False)
 
 
 async def at_a_terminal(machine: Any, typed: str, *args: str) -> tuple[str, int]:

@@ -275,7 +275,7 @@ async def test_a_projects_agent_stays_known_in_its_worktree(machine: Any, agent:
     folder.mkdir(parents=True)
     (folder / "scout.md").write_text(f"---\n{SANDBOX}tools: []\n---\nYou scout.\n")
     async with machine.serving([reply("One."), reply("Two."), reply("Three.")]):
-        assert (await machine("trust", ".")).code == 0
+        assert (await machine("trust", "--yes", ".")).code == 0
         run = (await machine("run", "--json", "--agent", agent, "Go")).json
         assert (await machine("send", "--json", run["slug"], "On")).json["text"] == "Two."
         spawned = await machine("spawn", "--json", "--parent", run["slug"], "--agent", "scout", "Go")

@@ -12,7 +12,7 @@ from retinue.domain.agent import Agent, Defined
 from retinue.errors import Cancelled, Usage
 from retinue.store.trust import FOLDER, Seen, look
 from retinue.surfaces.cli.command import on_app
-from retinue.surfaces.cli.options import Command, Group
+from retinue.surfaces.cli.options import Command, Group, remember
 from retinue.surfaces.cli.person import Person
 from retinue.surfaces.cli.terminal import Column, Terminal
 
@@ -29,6 +29,16 @@ AGENT_COLUMNS: Sequence[Column] = (
 )
 
 
+YES = click.option(
+    "--yes",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=remember,
+    help="Ask nobody: it was looked at already. Needed where nobody can be asked.",
+)
+
+
 class FolderOrWord(Group):
     """`list` and `remove` are words; anything else is the folder to trust."""
 
@@ -40,14 +50,16 @@ class FolderOrWord(Group):
         return "PATH", add_trust, args
 
     def format_usage(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        formatter.write_usage(ctx.command_path, "PATH | list | remove PATH")
+        formatter.write_usage(ctx.command_path, "[--yes] PATH | list | remove PATH")
 
 
 @click.group(cls=FolderOrWord)
+@YES
 def trust() -> None:
     """Let the project in the folder PATH add the agents of its .retinue/agents folder.
 
-    Before that nothing there counts as a definition, whoever asks for it. What the folder holds is shown first. Its
+    Before that nothing there counts as a definition, whoever asks for it. What the folder holds is shown first, and you
+    are asked; where nobody can be asked, --yes must be said. Its
     agents get names that nobody has yet, the workspace, and a person's yes before they change anything; they change no
     agent of yours and name no server. Once anything in .retinue changes, the project is trusted no more until somebody
     has looked at it and trusts it again. Where commands are not held strictly, git is run only in trusted projects.
@@ -58,6 +70,7 @@ def trust() -> None:
 
 @click.command(cls=Command)
 @click.argument("path")
+@YES
 @on_app()
 async def add_trust(app: App, terminal: Terminal, path: str) -> None:
     """Trust a project as it is now."""
@@ -67,15 +80,23 @@ async def add_trust(app: App, terminal: Terminal, path: str) -> None:
     rows = _rows(app, seen)
     if not terminal.json:
         _show(terminal, seen, rows)
-    if not terminal.json and (ask := Person(terminal=terminal).answerer()) is not None:
-        said = await ask(f"Trust {seen.place} as it is now? (yes or no)", ())
-        if said.strip().lower() not in ("y", "yes"):
-            raise Cancelled(f"{seen.place} was left as it was")
+    if not click.get_current_context().meta.get("retinue.yes"):
+        await _agreed(terminal, seen.place)
     app.trust.add(seen, token=app.chance.uuid())
     if terminal.json:
         terminal.value({"path": seen.place, "standing": "trusted", "agents": rows})
     else:
         terminal.line(f"{seen.place} is trusted as it is now")
+
+
+async def _agreed(terminal: Terminal, place: str) -> None:
+    """Silence is no agreement, and neither is a standard input that nobody types at."""
+    ask = None if terminal.json else Person(terminal=terminal).answerer()
+    if ask is None:
+        raise Usage(f"nobody is here to agree to {place}: look at it, then say --yes")
+    said = await ask(f"Trust {place} as it is now? (yes or no)", ())
+    if said.strip().lower() not in ("y", "yes"):
+        raise Cancelled(f"{place} was left as it was")
 
 
 @trust.command("list")
