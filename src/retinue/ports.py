@@ -365,7 +365,7 @@ class Call:
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     """Puts a question to a person; NobodyHere when there is none."""
     ports: "Ports | None" = None
-    """Only for doors: they start other agents."""
+    """Only for doors, which start other agents, and for tools that look at what became of them."""
 
 
 class Asks(StrEnum):
@@ -399,6 +399,8 @@ class Tool:
     """The argument that takes an agent's name: the model is shown whom it can name."""
     door: bool = False
     """Starts other agents: below the top it counts only where a definition names it."""
+    looks: bool = False
+    """Looks at other agents and their runs, and starts none."""
     forbidden: str = ""
     """A door's own words where it does not count."""
     misread: Callable[[str], str] | None = None

@@ -105,9 +105,12 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "ask_user": "idempotent",
             "request_scope_expansion": "idempotent",
             "PersistentAgent": "idempotent",
+            "sessions_spawn": "idempotent",
+            "sessions_list": "read",
         }
     )
-    assert [name for name, tool in built_in().items() if tool.door] == ["PersistentAgent"]
+    doors = {name for name, tool in built_in().items() if tool.door}
+    assert {"PersistentAgent", "sessions_spawn"} <= doors
     assert all(isinstance(tool.effect, Effect) for tool in built_in().values())
 
 
@@ -441,5 +444,10 @@ def test_the_arguments_are_the_promised_ones():
                 ["allowed_paths", "denied_paths", "description", "preset", "prompt"],
                 ["preset", "description", "prompt"],
             ),
+            "sessions_spawn": (
+                ["cleanup", "label", "model", "task", "thinking", "timeoutSeconds"],
+                ["task"],
+            ),
+            "sessions_list": (["limit"], []),
         }
     )

@@ -11,6 +11,7 @@ from retinue.domain.prompt import PREAMBLE
 from retinue.errors import BadConfig, NotFound
 from retinue.testing.replies import calls, reply
 from retinue.tools.define import tool
+from retinue.tools.table import built_in
 
 MANAGERS: dict[str, Any] = {
     "agents": [
@@ -236,7 +237,8 @@ async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: Any
         parent = await app.run("Hi", workspace=machine.folder)
         await app.wait((await app.spawn("Go", parent=parent.slug, agent="general")).id)
     top, child = (machine.system(request) for request in server.requests)
-    own = "\n".join(line for line in top.splitlines() if not line.startswith("- PersistentAgent:"))
+    doors = tuple(f"- {name}:" for name, tool in built_in().items() if tool.door)
+    own = "\n".join(line for line in top.splitlines() if not line.startswith(doors))
     assert child == f"{PREAMBLE}\n\n{own}"
 
 

@@ -41,6 +41,7 @@ from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control
+from retinue.runtime.announce import clear_all
 from retinue.runtime.place import Child
 from retinue.runtime.prepare import definition
 from retinue.runtime.recover import resume, resume_all
@@ -244,6 +245,7 @@ class App(Sessions, Rights):
     async def resume(self, ref: str | None = None) -> list[Run]:
         """Interrupted runs go on from their files, and so do those whose question nobody answered in time."""
         await control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
+        await clear_all(self._ports)
         if ref is None:
             return await resume_all(await self.interrupted(), self._ports)
         run = await self.find_run(ref)
@@ -271,6 +273,11 @@ class App(Sessions, Rights):
         if len(found) > 1:
             raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
         return found[0]
+
+    async def delivery(self, run: Run) -> dict[str, Any] | None:
+        """What became of telling a run's end to the agent that asked for it; None: no agent did."""
+        found = await self._ledger.look(lambda tx: tx.deliveries(run=run.id))
+        return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
 
     # the machine
 

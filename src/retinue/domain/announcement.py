@@ -189,3 +189,14 @@ def inbox_status(run: Run) -> str:
         Status.WAITING: "waiting",
         Status.DONE: "complete",
     }.get(run.status, "error")
+
+
+def subagent_status(run: Run) -> str:
+    """Seed 004's words: running, completed, failed, timeout."""
+    return {
+        Status.DONE: "completed",
+        Status.TIMED_OUT: "timeout",
+        Status.FAILED: "failed",
+        Status.CANCELLED: "failed",
+        Status.LOST: "failed",
+    }.get(run.status, "running")

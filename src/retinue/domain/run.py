@@ -245,8 +245,8 @@ def as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def as_json_in_full(run: Run) -> dict[str, Any]:
-    """What `runs show --json` prints."""
+def as_json_in_full(run: Run, delivery: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """What `runs show --json` prints. `delivery`: what became of telling its end."""
     return as_json(run) | {
         "requester": run.ask.requester,
         "parent": run.ask.parent_run,
@@ -256,8 +256,13 @@ def as_json_in_full(run: Run) -> dict[str, Any]:
         "model": run.model or None,
         "thinking": run.thinking or None,
         "source": run.ask.source,
+        "door": run.ask.door,
+        "role": run.ask.role,
+        "trigger": run.ask.trigger,
+        "keep": run.ask.keep,
+        "timeout_seconds": run.ask.deadline_seconds,
         "deadline_at": iso(run.deadline_at),
-        "delivery": {"state": None, "attempts": 0},
+        "delivery": delivery or {"state": None, "attempts": 0},
         "attempts": run.attempts,
         "workspace": run.workspace or None,
         "scope_hash": run.scope_hash or None,

@@ -118,7 +118,7 @@ async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]
         shell=ports.shell(leave.scope),
         answer=leave.answer,
         ask=ports.ask,
-        ports=ports if wanted.tool.door else None,
+        ports=ports if wanted.tool.door or wanted.tool.looks else None,
     )
     try:
         return True, await wanted.tool.body(wanted.args, bound)

@@ -41,6 +41,7 @@ def tool(
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
     names_agent: str = "",
+    looks: bool = False,
     forbidden: str = "",
     misread: Callable[[str], str] | None = None,
 ) -> Callable[[Function], Tool]: ...
@@ -57,6 +58,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
     names_agent: str = "",
+    looks: bool = False,
     forbidden: str = "",
     misread: Callable[[str], str] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
@@ -83,6 +85,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
             door=door,
             asks=_asks(own, asks, Effect(effect), door=door),
             names_agent=names_agent,
+            looks=looks,
             forbidden=forbidden,
             misread=misread,
             touch=touches[0] if touches else "tool",

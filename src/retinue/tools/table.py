@@ -4,7 +4,7 @@ from retinue.ports import Tool
 from retinue.tools.ask_user import ask_user
 from retinue.tools.bash import bash
 from retinue.tools.doors.persistent_agent import persistent_agent
-from retinue.tools.doors.sessions_spawn import sessions_spawn
+from retinue.tools.doors.sessions_spawn import sessions_list, sessions_spawn
 from retinue.tools.edit import edit
 from retinue.tools.glob import glob
 from retinue.tools.grep import grep
@@ -16,7 +16,7 @@ from retinue.tools.write import write
 
 _TOOLS = (
     *(read, write, edit, ls, glob, grep, bash, todo, ask_user, request_scope_expansion),
-    *(persistent_agent, sessions_spawn),
+    *(persistent_agent, sessions_spawn, sessions_list),
 )
 
 

@@ -1,15 +1,16 @@
-"""sessions_spawn: a worker in the background, in a conversation of its own; what it finds is announced."""
+"""sessions_spawn and sessions_list: workers in the background, in conversations of their own; what they find is
+announced."""
 
 from typing import Annotated, Literal
 
 import msgspec
 
-from retinue.domain.announcement import one_line
+from retinue.domain.announcement import one_line, subagent_status
 from retinue.domain.prompt import worker_prompt
-from retinue.domain.run import Ask
+from retinue.domain.run import Ask, Run, iso
 from retinue.domain.tool import Effect
 from retinue.errors import Failed, NotFound, Refused
-from retinue.ports import Call
+from retinue.ports import Call, Tx
 from retinue.runtime.approve import ask_key
 from retinue.runtime.place import Child
 from retinue.runtime.spawn import spawn
@@ -17,6 +18,7 @@ from retinue.tools.define import tool
 from retinue.tools.doors.shape import said
 
 NAME = "sessions_spawn"
+MAX_LISTED = 200
 FORBIDDEN = said(status="forbidden", error="sessions_spawn is not allowed from sub-agent sessions")
 
 
@@ -80,3 +82,36 @@ async def sessions_spawn(
     except (Refused, NotFound) as error:
         raise Failed(said(status="forbidden", error=str(error))) from error
     return said(status="accepted", runId=run.id, sessionKey=run.key)
+
+
+@tool(name="sessions_list", effect=Effect.READ, category="sessions", looks=True)
+async def sessions_list(
+    call: Call,
+    limit: Annotated[Annotated[int, msgspec.Meta(ge=1, le=MAX_LISTED)], "How many at most."] = 50,
+) -> str:
+    """List the runs that this conversation has started in other sessions, the newest first: what became of each, and
+    its session's key."""
+    ports = call.ports
+    if ports is None:
+        raise Failed(said(status="error", error="there is no session to look from"))
+
+    def step(tx: Tx) -> list[Run]:
+        asking = tx.runs(session=call.session.id)
+        found = [run for each in asking for run in tx.runs(parent_run=each.id, limit=limit)]
+        return sorted(found, key=lambda run: run.id, reverse=True)[:limit]
+
+    runs = await ports.ledger.look(step)
+    return said(count=len(runs), sessions=[_row(run) for run in runs])
+
+
+def _row(run: Run) -> dict[str, object]:
+    return {
+        "key": run.key,
+        "runId": run.id,
+        "agentId": run.agent,
+        "label": run.ask.label or None,
+        "status": subagent_status(run),
+        "startedAt": iso(run.started_at),
+        "finishedAt": iso(run.ended_at),
+        "error": run.error or None,
+    }
