@@ -75,6 +75,21 @@ def test_a_lookup_starts_at_the_workspace_else_at_the_longest_folder_a_pattern_n
         "/etc/hosts": ("etc",),
         "/ws_evil/a": None,
         "/": None,
+        "/ws/../ws/a": ("ws",),
+        "/ws/../data/x": ("ws",),
+        "/ws/a/../b": ("ws",),
+        "/data/big/../x": ("data",),
+    }
+    assert {path: anchor_of(scope, components(path)) for path in starts} == starts
+
+
+def test_a_way_out_of_the_workspace_starts_where_a_pattern_covers_all_of_it():
+    scope = Scope(read=("/ws/in/**", "/ws/**", "/**"), root="/ws/in")
+    starts = {
+        "/ws/in/a/../b": ("ws", "in"),
+        "/ws/in/../x": ("ws",),
+        "/ws/in/a/../../../etc/x": (),
+        "/ws/in/../../../x": ("ws", "in"),
     }
     assert {path: anchor_of(scope, components(path)) for path in starts} == starts
 

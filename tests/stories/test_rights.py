@@ -157,6 +157,47 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: Any)
     assert not (machine.folder / "b").exists()
 
 
+async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_what_stays_closed(machine: Any):
+    """Shows: A090."""
+    machine.configured(approvals="auto", deny={"paths": ["/srv/denied/**"]})
+    machine.agent("wide", "paths: {read: ['/**'], write: ['/**']}\n")
+    (machine.folder.parent / "beside.txt").write_text("beside")
+    tries = calls(
+        reads("../beside.txt"),
+        writes("../new.txt"),
+        reads("../../../../../../../root/.ssh/id_rsa"),
+        writes("../.bashrc"),
+        writes(".git/hooks/post-commit"),
+        reads("/srv/denied/x"),
+    )
+    async with machine.serving([tries, reply("Done.")]), machine.open() as app:
+        run = await app.run("Try", agent="wide", workspace=machine.folder)
+        assert "beside" in [each.text for each in await results(app, run) if each.ok]
+        refused = await refusals(app, run)
+        assert {each["resource"] for each in refused} == {
+            "../../../../../../../root/.ssh/id_rsa",
+            "../.bashrc",
+            ".git/hooks/post-commit",
+            "/srv/denied/x",
+        }
+        assert not [each for each in refused if "request_scope_expansion" in each["message"]]
+    assert (machine.folder.parent / "new.txt").read_text() == "x"
+
+
+async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: Any):
+    """Shows: A090."""
+    machine.configured(approvals="auto")
+    (machine.folder.parent / "beside.txt").write_text("beside")
+    (machine.folder / "led").symlink_to("..")
+    tries = calls(reads("../beside.txt"), reads("led/beside.txt"), writes("../new.txt"))
+    async with machine.serving([tries, reply("Done.")]), machine.open() as app:
+        run = await app.run("Try", workspace=machine.folder)
+        refused = await refusals(app, run)
+        assert [each["error"] for each in refused] == ["out_of_scope"] * 3
+        assert all("ask with request_scope_expansion" in each["message"] for each in refused)
+    assert not (machine.folder.parent / "new.txt").exists()
+
+
 async def test_a_childs_own_paths_count_not_its_parents(machine: Any):
     """Shows: A085, A010, A015."""
     machine.agent("wide", "paths: {read: ['/**']}\n")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from time import perf_counter
 
+from retinue.domain.ceiling import Wish
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
 from retinue.domain.rule import Verdict
 from retinue.domain.run import iso_seconds
@@ -90,7 +91,7 @@ async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:
                 raise
             return await _acted(wanted, once, ports)
     except OutOfScope as error:
-        advice = ASK_FOR_MORE if error.error == "out_of_scope" else ""
+        advice = ASK_FOR_MORE if _could_be_more(wanted, error, ports) else ""
         return False, refusal(
             error.error,
             wanted.tool.spec.name,
@@ -104,6 +105,16 @@ async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:
         return False, refusal(error.code, name, resource=resource, message=str(error))
     except RetinueError as error:
         return False, str(error)
+
+
+def _could_be_more(wanted: Wanted, refused: OutOfScope, ports: Ports) -> bool:
+    """Whether asking for it can lead anywhere: what is closed, denied or above the ceiling no answer opens."""
+    if refused.error != "out_of_scope" or not refused.resource:
+        return refused.error == "out_of_scope"
+    scope = wanted.caller.scope
+    wish: Wish = "write" if wanted.tool.touch == "write" else "read"
+    real = ports.files(scope).name(refused.resource)
+    return scope.plus(real, wish).path(real, wish).ok
 
 
 async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]:

@@ -39,13 +39,26 @@ def components(path: str) -> tuple[str, ...]:
 
 
 def anchor_of(scope: Scope, parts: tuple[str, ...], wish: Wish = "read") -> tuple[str, ...] | None:
-    """The workspace if the path is below it in words, else the longest folder that a pattern names around it."""
+    """The workspace if the path stays below it in words, else the longest folder that a pattern names around it. A
+    lookup only starts there: what it opens is judged by its real name."""
     root = components(scope.root)
-    if parts[: len(root)] == root:
+    if _stays_below(parts, root):
         return root
     patterns = scope.patterns(wish, "/" + "/".join(parts))
-    around = [found.anchor for found in map(reach, patterns) if parts[: len(found.anchor)] == found.anchor]
-    return max(around, key=len, default=None)
+    around = [found.anchor for found in map(reach, patterns) if _stays_below(parts, found.anchor)]
+    return max(around, key=len, default=root if parts[: len(root)] == root else None)
+
+
+def _stays_below(parts: tuple[str, ...], folder: tuple[str, ...]) -> bool:
+    """Whether a path begins with this folder and does not climb out of it again, in words."""
+    if parts[: len(folder)] != folder:
+        return False
+    depth = 0
+    for part in parts[len(folder) :]:
+        depth += -1 if part == ".." else 1
+        if depth < 0:
+            return False
+    return True
 
 
 def may_hold(scope: Scope, real: str) -> bool:
