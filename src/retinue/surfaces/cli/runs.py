@@ -45,7 +45,7 @@ async def history(app: App, terminal: Terminal, limit: int) -> None:
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
     """Everything that is known of one run."""
     found = await app.find_run(run)
-    terminal.facts(as_json_in_full(found, await app.delivery(found)) | {"sandbox": await app.sandbox(found)})
+    terminal.facts(as_json_in_full(found) | {"sandbox": await app.sandbox(found)})
 
 
 @runs.command("cancel")
