@@ -1,9 +1,15 @@
 """The card on a terminal: a person sees the exact call, and only what they type then decides."""
 
+import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from retinue.domain.approval import Approval
+from retinue.surfaces.cli.card import choices
+from retinue.surfaces.cli.person import SHOW, answers
 
 OUTSIDE = Path("/etc/passwd")
 
@@ -112,12 +118,24 @@ def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: A
     assert "line 23\r\n" in card
     assert "line 24\r\n" not in card
     assert "[… 376 lines more: [s]how them]" in card
+    screen.until(", [s]how all of it")
     screen.type("s\n")
     whole = screen.until("[y]es, once, [n]o")
     assert all(f"    {line}\r\n" in whole for line in lines)
     screen.type("n\n")
     screen.until("Then not.")
     assert screen.left()[0] == 0
+
+
+@pytest.mark.parametrize(("touch", "keys"), [("write", "yns"), ("more", "yans")])
+def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: Any, keys: str):
+    now = datetime(2026, 1, 1, tzinfo=UTC)
+    asked = Approval(
+        id="01A", run="01R", session="s", agent="general", call="01C", tool="read", touch=touch, resource="/a",
+        args="{}", asked_at=now, expires_at=now,
+    )  # fmt: skip
+    assert re.findall(r"\[(\w)\]", choices(asked)) == list(keys)
+    assert {word for word in (*answers(asked), *SHOW) if len(word) == 1} == set(keys)
 
 
 HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b2J\u202etxt\u200b\U000e0041\r\x08 \u2028y"

@@ -41,8 +41,9 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
 
 
 def choices(approval: Approval) -> str:
-    once = "[y]es, once"
-    return f"{once}, [a]dd to its scope, [n]o" if approval.touch == "more" else f"{once}, [n]o"
+    """Every key that means something, and no other."""
+    add = "[a]dd to its scope, " if approval.touch == "more" else ""
+    return f"[y]es, once, {add}[n]o, [s]how all of it"
 
 
 def _wish(approval: Approval) -> str:

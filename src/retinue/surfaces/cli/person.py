@@ -30,6 +30,8 @@ _ANSWERS = {
     "deny": Answer.DENY,
 }
 _MORE = {"a": Answer.ADD, "add": Answer.ADD}
+SHOW = frozenset({"s", "show"})
+"""No answer: everything is shown, and asked again."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -61,16 +63,20 @@ class Person:
                 line = await _first(_line(), elsewhere)
                 if line is None:
                     break
-                known = _ANSWERS | (_MORE if approval.touch == "more" else {})
-                if (said := known.get(line.lower())) is not None:
+                if (said := answers(approval).get(line.lower())) is not None:
                     return said
-                self._show(card(approval, whole=True) if line.lower() in ("s", "show") else [])
+                self._show(card(approval, whole=True) if line.lower() in SHOW else [])
                 self.terminal.note(f"? {choices(approval)}", colour="1")
             return None
 
     def _show(self, lines: Sequence[str]) -> None:
         for line in lines:
             self.terminal.note(line, colour="0")
+
+
+def answers(approval: Approval) -> dict[str, Answer]:
+    """What may be typed below a card, and what it says."""
+    return _ANSWERS | (_MORE if approval.touch == "more" else {})
 
 
 def chosen(answer: str, options: Sequence[str]) -> str:
