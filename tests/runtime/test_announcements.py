@@ -11,8 +11,9 @@ from retinue.domain.announcement import State as Delivered
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Notice
-from retinue.errors import ModelFailed
+from retinue.errors import Failed, ModelFailed
 from retinue.ports import Tool, Tx
+from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -324,3 +325,46 @@ async def test_a_worker_past_its_deadline_is_told_as_timed_out(world: Any):
         assert child.status is Status.TIMED_OUT
         (text,) = await announced(house, run)
         assert text.startswith("[Subagent: x] Failed: the deadline passed")
+
+
+async def test_a_folder_whose_maker_died_before_the_run_was_written_down_is_used_and_not_made_again(
+    world: Any,
+):
+    """Shows: C04, P32."""
+    world.agent("main")
+    main = [calls(spawns(label="a")), says("Sent."), says("Heard.")]
+    held = asyncio.Event()
+
+    class Dying(MemoryLedger):
+        """Answers nothing any more once its process has made the folder."""
+
+        hung = False
+
+        async def do(self, step: Any) -> Any:
+            if held.is_set() and self.hung:
+                raise Failed("the process is dead")
+            if held.is_set():
+                self.hung = True
+                await asyncio.Event().wait()
+            return await super().do(step)
+
+    world.ledger = Dying()
+    async with world.open(by_agent={"Go.": main}) as house:
+        made = house.ports.store.create
+
+        async def create(new: Any) -> Any:
+            session = await made(new)
+            if new.parent is not None:
+                held.set()
+            return session
+
+        house.store.create = create
+        run = await house.ask("Go.", agent="main")
+        await asyncio.wait_for(held.wait(), 20)
+    held.clear()
+    async with world.open(by_agent={"Go.": main[1:], "Look.": [says("Found.")]}) as house:
+        await house.resume(run)
+        runs = await quiet(house)
+        assert [each.status for each in runs] == [Status.DONE, Status.DONE]
+        folders = list((Path(run.path).parent / "agents").iterdir())
+        assert [str(each / "session.md") for each in folders] == [runs[1].path]

@@ -48,12 +48,21 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
         raise Refused(
             f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
         )
-    session = await _child(ask, child, defined, ports)
+    session = await _left_behind(ask, child, ports) or await _child(ask, child, defined, ports)
     try:
         return await send(ask, session, ports)
     except Refused:
         await ports.store.delete(session)
         raise
+
+
+async def _left_behind(ask: Ask, child: Child, ports: Ports) -> Session | None:
+    """The folder that a process made for this very ask before it died, and before the run was written down."""
+    if child.asker is None or child.asker.attempts < 2:  # noqa: PLR2004  (taken up again)
+        return None
+    found = await ports.store.sessions(agent=ask.agent)
+    same = (each for each in found if each.parent == child.parent.id)
+    return next((each for each in same if each.attributes.get("ask") == ask.key), None)
 
 
 async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Session:
@@ -73,7 +82,8 @@ async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Sess
                 aliases=(child.key,) if child.key else (),
                 ceilings=born.ceilings,
                 lifted=born.lifted,
-                attributes={"role": ask.role, "trigger": ask.trigger} | ({LEAF: True} if child.leaf else {}),
+                attributes={"role": ask.role, "trigger": ask.trigger, "ask": ask.key}
+                | ({LEAF: True} if child.leaf else {}),
             )
         )
 

@@ -1,0 +1,115 @@
+"""Workers in the background, seen from outside: accepted at once, announced once, told in the seeds' words."""
+
+import json
+import re
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from retinue.testing.replies import calls, reply
+
+
+def spawns(**wish: Any) -> tuple[str, dict[str, Any]]:
+    return "sessions_spawn", {"task": "Find the year."} | wish
+
+
+def of_worker(asked: Any) -> bool:
+    return "You are a worker agent" in asked.body["messages"][0]["content"]
+
+
+def plays(*main: Any, worker: Any) -> Any:
+    """The main agent's replies in order, and a worker's."""
+    left = list(main)
+
+    def script(asked: Any) -> Any:
+        return worker if of_worker(asked) else left.pop(0)
+
+    return script
+
+
+async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later(machine: Any):
+    """Shows: E001, E002, E003, E004, E005, E007, E008, E010, E011, E013, E015, E046, L005."""
+    wish = spawns(label="xfs", model="gpt-cheap", thinking="low", timeoutSeconds=120)
+    script = plays(
+        calls(wish, text="I send someone."), reply("Sent."), reply("It was 1993."), worker=reply("1993.")
+    )
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "When did XFS come?")
+        assert (ran.code, ran.json["text"]) == (0, "It was 1993.")
+        (child,) = ran.json["children"]
+        shown = (await machine("subagent", "show", child, "--json")).json
+    (worker,) = [each for each in server.requests if of_worker(each)]
+    system = worker.body["messages"][0]["content"]
+    for part in (
+        f"**Requester:** {ran.json['key']}",
+        f"**Session:** {shown['key']}",
+        "**Label:** xfs",
+        "**Your task:**\nFind the year.",
+        "**Instructions:**",
+        "You are a worker agent spawned to complete a specific task.",
+    ):
+        assert part in system
+    assert [each["content"] for each in worker.body["messages"][1:]] == ["Find the year."]
+    assert worker.body["model"] == "gpt-cheap"
+    assert re.fullmatch(r"agent:general:subagent:[0-9a-f-]{36}", shown["key"])
+    assert (shown["label"], shown["task"], shown["thinking"]) == ("xfs", "Find the year.", "low")
+    assert (shown["source"], shown["requester"]) == ("subagent", ran.json["key"])
+    assert shown["delivery"] == {"state": "delivered", "attempts": 1}
+    told = Path(ran.json["path"]).read_text()
+    assert told.count("[Subagent: xfs] Complete.\n\n1993.") == 1
+    accepted = {"status": "accepted", "runId": child, "sessionKey": shown["key"]}
+    assert json.dumps(accepted, separators=(",", ":")) in told
+
+
+async def test_three_workers_at_once_make_three_announcements(machine: Any):
+    """Shows: E020, E021, E025, E036, E037."""
+    wishes = [spawns(label=name) for name in ("a", "b", "c")]
+    script = plays(calls(*wishes), *[reply("On.")] * 4, worker=reply("1993."))
+    async with machine.serving(script):
+        ran = await machine("run", "--json", "Go.")
+        history = (await machine("subagent", "history", "--limit", "10", "--json")).json
+    assert (ran.code, len(ran.json["children"]), len(history)) == (0, 3, 4)
+    told = Path(ran.json["path"]).read_text()
+    assert sorted(re.findall(r"\[Subagent: (\w)\] Complete\.", told)) == ["a", "b", "c"]
+    with sqlite3.connect(machine.home / "ledger.db") as ledger:
+        rows = ledger.execute("SELECT status, result FROM subagent_runs WHERE label != ''").fetchall()
+    assert rows == [("completed", "1993.")] * 3
+
+
+async def test_the_configuration_says_who_may_be_started_and_with_which_model(machine: Any):
+    """Shows: E018, E019, E036."""
+    machine.configured(
+        agents={"defaults": {"subagents": {"allowAgents": ["general"], "model": "openai:small"}}}
+    )
+    machine.agent("poet", "model: openai:large\n", "You rhyme.\n")
+    async with machine.serving(
+        plays(calls(spawns()), reply("Sent."), reply("Heard."), worker=reply("1993."))
+    ) as server:
+        ran = await machine("run", "--json", "Go.")
+        assert ran.code == 0
+        (worker,) = [each for each in server.requests if of_worker(each)]
+        assert worker.body["model"] == "small"
+    async with machine.serving(plays(calls(spawns()), reply("Alone, then."), worker=reply("never"))):
+        ran = await machine("run", "--json", "--agent", "poet", "Go.")
+        assert (ran.json["text"], ran.json["children"]) == ("Alone, then.", [])
+    told = Path(ran.json["path"]).read_text()
+    assert '{"status":"forbidden","error":"poet may not be started' in told
+
+
+async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine: Any):
+    """Shows: E002, C10."""
+    wrong = [
+        {"label": "x"},
+        {"task": "a", "timeoutSeconds": -1},
+        {"task": "a", "timeoutSeconds": "5"},
+        {"task": "a", "cleanup": "burn"},
+        {"task": "a", "thinking": "deep"},
+        {"task": "a", "to": "b"},
+    ]
+    asked = calls(*[("sessions_spawn", each) for each in wrong])
+    async with machine.serving(plays(asked, reply("I see."), worker=reply("never"))):
+        ran = await machine("run", "--json", "Go.")
+    assert (ran.json["text"], ran.json["children"]) == ("I see.", [])
+    told = Path(ran.json["path"]).read_text()
+    assert told.count('{"status":"error","error":"') == len(wrong)
+    assert not (Path(ran.json["path"]).parent / "agents").exists()
