@@ -49,7 +49,16 @@ def put_right(before: Before) -> tuple[str, ...]:
     for path, target in before.links.items():
         if not _leads(path, target):
             notes.append(_put_back(path, target, before.writable))
-    return _some(notes)
+    return some(notes)
+
+
+def put_right_at(path: str, before: Before) -> str | None:
+    """The same for one closed name that has just appeared; None when it is as it was before, or gone again."""
+    if not os.path.lexists(path):
+        return None
+    if (target := before.links.get(path)) is not None:
+        return None if _leads(path, target) else _put_back(path, target, before.writable)
+    return None if path in before.sight else _taken(path, Kind.FILE, before.writable)
 
 
 def _seen(before: Before) -> Sight:
@@ -72,12 +81,13 @@ def _opened(sight: Sight, tried: set[str], trees: tuple[str, ...]) -> list[str]:
         if kind is Kind.DARK and path not in tried:
             tried.add(path)
             with suppress(OSError):
-                _make_listable(path, trees)
+                listable(path, trees)
                 found.append(path)
     return found
 
 
-def _make_listable(path: str, trees: tuple[str, ...]) -> None:
+def listable(path: str, trees: tuple[str, ...]) -> None:
+    """Opens a folder that its owner, who is us, cannot list. OSError when it is not its mode that closes it."""
     folder = opened(path, trees)
     try:
         if not mended(folder) and not os.access(f"/proc/self/fd/{folder}", os.R_OK | os.X_OK):
@@ -154,7 +164,8 @@ def _leads(path: str, target: str) -> bool:
         return False
 
 
-def _some(notes: list[str]) -> tuple[str, ...]:
+def some(notes: list[str]) -> tuple[str, ...]:
+    """As many as are worth reading, those that a person must know first."""
     notes = sorted(notes, key=lambda note: TELL not in note)
     more = len(notes) - _SAID
     return (*notes[:_SAID], f"and {more} more such places") if more > 0 else tuple(notes)
