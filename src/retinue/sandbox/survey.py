@@ -15,6 +15,7 @@ from retinue.domain.rule import Globs, unescaped
 from retinue.domain.scope import Scope
 from retinue.errors import Failed
 from retinue.sandbox.reach import is_readable
+from retinue.sandbox.sentence import shown
 
 MAX_NAMES = 200_000
 
@@ -119,7 +120,7 @@ def _walked(
             except OSError as error:
                 if error.errno == errno.ELOOP and calm:
                     raise Failed(
-                        f"{folder} was being moved while a command was made ready: try again"
+                        f"{shown(folder)} was being moved while a command was made ready: try again"
                     ) from error
                 if error.errno not in (*_GONE, errno.ELOOP):
                     found[folder] = Kind.DARK
@@ -127,7 +128,7 @@ def _walked(
             left -= held.count
             if left < 0:
                 raise Failed(
-                    f"{top} holds more than {limit:,} names, too many to look through for what is closed: "
+                    f"{shown(top)} holds more than {limit:,} names, too many to look through for what is closed: "
                     "let the agent work in a smaller folder"
                 )
             pending += [f"{folder}/{name}" for name in held.folders]

@@ -17,6 +17,7 @@ from retinue.sandbox.cell import Aftermath, nothing_left
 from retinue.sandbox.hardlinks import SHARED
 from retinue.sandbox.inotify import ENDED, IS_FOLDER, LOST, Inotify
 from retinue.sandbox.reach import forms
+from retinue.sandbox.sentence import shown
 from retinue.sandbox.survey import Held, stamp_of, worth
 
 AGAIN = 8
@@ -166,7 +167,9 @@ class _Vigil:
             self.notes[path] = note
         self._taken[path] += 1
         if self._taken[path] > AGAIN:
-            self.notes[path] = f"the command was ended: it made {path} again and again, which is closed"
+            self.notes[path] = (
+                f"the command was ended: it made {shown(path)} again and again, which is closed"
+            )
             self._end()
 
 
