@@ -302,7 +302,7 @@ async def test_a_no_is_told_in_the_same_shape(machine: Any):
         ran = await machine("run", "--json", "Write")
         assert ran.code == 6
         denied = await machine("approvals", "answer", ran.json["approvals"][0], "deny", "--json")
-        assert denied.json["text"] == "I may not."
+        assert denied.json["run"]["text"] == "I may not."
     async with machine.open() as app:
         (refused,) = await refusals(app, await app.find_run(ran.json["run_id"]))
     assert (refused["error"], refused["resource"]) == ("approval_denied", f"{machine.folder}/a")

@@ -91,8 +91,12 @@ def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(retinue: A
     """Shows: L006."""
     (asked,) = parked["approvals"]
     ran = retinue("approvals", "answer", asked, "allow", "--json")
-    assert (ran.code, ran.json["status"], ran.json["text"]) == (0, "done", "Written.")
-    assert ran.json["run_id"] == parked["run_id"]
+    assert (ran.code, ran.json["id"], ran.json["state"]) == (0, asked, "used")
+    assert ran.json["run"].keys() == parked.keys()
+    assert (ran.json["run"]["status"], ran.json["run"]["text"]) == ("done", "Written.")
+    assert ran.json["run_id"] == ran.json["run"]["run_id"] == parked["run_id"]
+    (row,) = retinue("approvals", "list", "--all", "--json").json
+    assert ran.json == row | {"run": ran.json["run"]}
     assert (retinue.folder / "a.txt").read_text() == WORDS
     assert retinue("approvals", "list", "--json").json == []
     (row,) = retinue("approvals", "list", "--all", "--json").json
@@ -117,9 +121,10 @@ def test_a_prefix_is_enough_when_only_one_begins_so(retinue: Any):
     one = next(first[:size] for size in range(1, 27) if not second.startswith(first[:size]))
     assert retinue("approvals", "show", one, "--json").json["id"] == first
     half = retinue("approvals", "answer", one, "allow", "--json")
-    assert (half.code, half.json["status"], half.json["approvals"]) == (6, "waiting", [second])
+    assert (half.code, half.json["state"]) == (6, "used")
+    assert (half.json["run"]["status"], half.json["run"]["approvals"]) == ("waiting", [second])
     assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
-    assert retinue("approvals", "answer", second, "deny", "--json").json["status"] == "done"
+    assert retinue("approvals", "answer", second, "deny", "--json").json["run"]["status"] == "done"
 
 
 def test_the_first_answer_counts(retinue: Any, parked: dict[str, Any]):
@@ -236,7 +241,10 @@ def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: 
     assert f"retinue approvals answer {asked['id']} allow (or deny)" in shown
     other = retinue("run", "--agent", "hand", "--json", "go").json
     assert asked["id"] not in retinue("sessions", "show", other["slug"]).out
-    assert retinue("approvals", "answer", asked["id"], "allow").code == 0
+    answered = retinue("approvals", "answer", asked["id"], "allow", "--json")
+    assert (answered.code, answered.json.keys()) == (0, asked.keys() | {"run"})
+    assert answered.json["run"].keys() == parent.keys()
+    assert answered.json["run"]["text"] == "Ran."
     assert retinue("sessions", "show", parent["slug"], "--json").json["approvals"] == []
 
 

@@ -1,6 +1,7 @@
 """Sessions, runs, agents and tools from the command line: tables for people, arrays for programs."""
 
 import json
+import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -66,8 +67,19 @@ def test_a_session_is_renamed_cleared_and_deleted(retinue: Any, talked: dict[str
     assert (cleared["entries"], cleared["last_snippet"], cleared["name"]) == (0, "", "Cron work")
     gone = retinue("sessions", "delete", ref, "--json")
     assert (gone.code, gone.json["deleted"]) == (0, True)
+    assert Path(gone.json["path"], "branches", "main", "session.md").is_file()
     assert retinue("sessions", "show", ref).code == 7
     assert retinue("sessions", "list", "--json").json == []
+    subprocess.run(["/bin/sh", "-c", gone.json["undo"]], check=True)
+    assert retinue("sessions", "show", ref, "--json").json["path"] == talked["path"]
+
+
+def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(retinue: Any, talked: dict[str, Any]):
+    told = retinue("sessions", "delete", talked["slug"]).out
+    now = next(line.split()[1] for line in told.splitlines() if line.startswith("path "))
+    assert Path(now).is_dir()
+    assert Path(now).name.startswith(f"{talked['slug']}.deleted.")
+    assert f"mv {now} {Path(now).parent / talked['slug']}\n" in told
 
 
 def test_a_session_is_branched_exported_and_opened(retinue: Any, talked: dict[str, Any]):

@@ -131,11 +131,10 @@ class Sessions:
         return await self.store.clear(session)
 
     async def delete(self, ref: str) -> Session:
-        """Put aside under another name, not destroyed."""
+        """Put aside under another name, not destroyed; its path is where its folder is now."""
         session = await self.store.find(ref)
         await self._no_live_run(session)
-        await self.store.delete(session)
-        return session
+        return replace(session, path=await self.store.delete(session), deleted=True)
 
     async def branch(
         self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 from retinue.domain.scope import Scope
 from retinue.sandbox.reopen import mended, opened
+from retinue.sandbox.sentence import shown
 from retinue.sandbox.survey import Kind, Sight, survey
 
 MAX_NAMES = 1 << 62
@@ -49,7 +50,16 @@ def put_right(before: Before) -> tuple[str, ...]:
     for path, target in before.links.items():
         if not _leads(path, target):
             notes.append(_put_back(path, target, before.writable))
-    return _some(notes)
+    return some(notes)
+
+
+def put_right_at(path: str, before: Before) -> str | None:
+    """The same for one closed name that has just appeared; None when it is as it was before, or gone again."""
+    if not os.path.lexists(path):
+        return None
+    if (target := before.links.get(path)) is not None:
+        return None if _leads(path, target) else _put_back(path, target, before.writable)
+    return None if path in before.sight else _taken(path, Kind.FILE, before.writable)
 
 
 def _seen(before: Before) -> Sight:
@@ -72,12 +82,13 @@ def _opened(sight: Sight, tried: set[str], trees: tuple[str, ...]) -> list[str]:
         if kind is Kind.DARK and path not in tried:
             tried.add(path)
             with suppress(OSError):
-                _make_listable(path, trees)
+                listable(path, trees)
                 found.append(path)
     return found
 
 
-def _make_listable(path: str, trees: tuple[str, ...]) -> None:
+def listable(path: str, trees: tuple[str, ...]) -> None:
+    """Opens a folder that its owner, who is us, cannot list. OSError when it is not its mode that closes it."""
     folder = opened(path, trees)
     try:
         if not mended(folder) and not os.access(f"/proc/self/fd/{folder}", os.R_OK | os.X_OK):
@@ -88,8 +99,8 @@ def _make_listable(path: str, trees: tuple[str, ...]) -> None:
 
 def _still_dark(path: str) -> str:
     if os.access(path, os.R_OK | os.X_OK):
-        return f"{path} could not be looked into: its mode was changed"
-    return f"{TELL}{path} cannot be looked into, and what is in it may be obeyed by other programs"
+        return f"{shown(path)} could not be looked into: its mode was changed"
+    return f"{TELL}{shown(path)} cannot be looked into, and what is in it may be obeyed by other programs"
 
 
 def _taken(path: str, kind: Kind, trees: tuple[str, ...]) -> str:
@@ -104,14 +115,14 @@ def _taken(path: str, kind: Kind, trees: tuple[str, ...]) -> str:
     try:
         also = _done_beside(path, trees, take)
     except FileNotFoundError:
-        return f"{path} was closed and is gone again"
+        return f"{shown(path)} was closed and is gone again"
     except OSError as error:
-        return (
-            f"{TELL}{path} is closed, and what a command made there could not be taken away: {error.strerror}"
-        )
+        return f"{TELL}{shown(path)} is closed, and what a command made there could not be taken away: {error.strerror}"
     if kind is Kind.PIPE:
-        return f"{path} was a pipe, which keeps other programs waiting: it was removed{also}"
-    return f"{path} is closed: what the command made there is now {_above(path)}/{new}{also}"
+        return f"{shown(path)} was a pipe, which keeps other programs waiting: it was removed{also}"
+    return (
+        f"{shown(path)} is closed: what the command made there is now {shown(f'{_above(path)}/{new}')}{also}"
+    )
 
 
 def _put_back(path: str, target: str, trees: tuple[str, ...]) -> str:
@@ -119,8 +130,8 @@ def _put_back(path: str, target: str, trees: tuple[str, ...]) -> str:
     try:
         _done_beside(path, trees, lambda folder, name: os.symlink(target, name, dir_fd=folder))
     except OSError as error:
-        return "; ".join((*said, f"{TELL}the link {path} could not be put back: {error.strerror}"))
-    return "; ".join((*said, f"the link {path} was put back"))
+        return "; ".join((*said, f"{TELL}the link {shown(path)} could not be put back: {error.strerror}"))
+    return "; ".join((*said, f"the link {shown(path)} was put back"))
 
 
 def _done_beside(path: str, trees: tuple[str, ...], work: Callable[[int, str], None]) -> str:
@@ -135,7 +146,7 @@ def _done_beside(path: str, trees: tuple[str, ...], work: Callable[[int, str], N
             except PermissionError:
                 if not mended(folder):
                     raise
-                also = f"; {_above(path)} can be written again: its mode was changed"
+                also = f"; {shown(_above(path))} can be written again: its mode was changed"
             else:
                 return also
         raise PermissionError(errno.EACCES, "its folder is being closed again and again")
@@ -154,7 +165,8 @@ def _leads(path: str, target: str) -> bool:
         return False
 
 
-def _some(notes: list[str]) -> tuple[str, ...]:
+def some(notes: list[str]) -> tuple[str, ...]:
+    """As many as are worth reading, those that a person must know first."""
     notes = sorted(notes, key=lambda note: TELL not in note)
     more = len(notes) - _SAID
     return (*notes[:_SAID], f"and {more} more such places") if more > 0 else tuple(notes)

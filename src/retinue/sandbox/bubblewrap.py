@@ -7,7 +7,7 @@ import resource
 import subprocess
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 
 from retinue.domain.scope import Scope
 from retinue.domain.tmp import TMP
@@ -20,6 +20,7 @@ from retinue.sandbox.mountpoints import made_ready
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
 from retinue.sandbox.seccomp import program
 from retinue.sandbox.sentence import shown
+from retinue.sandbox.vigil import attend
 from retinue.sandbox.watch import begun, swept, told
 
 PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
@@ -175,6 +176,7 @@ def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell
         env={},
         fds=tuple(fds.held),
         after=after,
+        during=partial(attend, watch.before, plan.folders),
         head=len(outer) + 1,
     )
 

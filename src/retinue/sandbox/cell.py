@@ -5,6 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 Aftermath = Callable[[], tuple[str, ...]]
+During = Callable[[Callable[[], None]], Aftermath]
+"""Begins to look after a command while it runs, and gives what stops that and says what had to be put right."""
 
 
 def nothing_left() -> tuple[str, ...]:
@@ -23,6 +25,8 @@ class Cell:
     """Open here for the command's sake; whoever runs it closes them after the start."""
     after: Aftermath = nothing_left
     """Called once, when every process of the command is gone; says what it had to put right."""
+    during: During | None = None
+    """Called when the command has lasted a moment, with what ends it."""
     head: int = 1
     """How many words of argv name the program that holds the command: behind them it is told, with
     `--json-status-fd N`, where to say that the command was started and how it ended."""

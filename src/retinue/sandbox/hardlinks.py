@@ -12,7 +12,7 @@ from retinue.sandbox.fileguard import LINKED
 from retinue.sandbox.survey import Kind, Look
 
 _INSTALLED = "|".join(re.escape(pattern.split("/")[1]) for pattern in LINKED if pattern.startswith("**/"))
-_SHARED = re.compile(rf"/(?:{_INSTALLED}|\.git/objects)(?:/|\Z)")
+SHARED = re.compile(rf"/(?:{_INSTALLED}|\.git/objects)(?:/|\Z)")
 """Installers' folders; and git's objects: a clone on the same disk shares them with the first one, and git itself never
 changes one."""
 
@@ -34,7 +34,7 @@ def known_elsewhere(look: Look, trees: Iterable[str]) -> list[str]:
     counts: dict[tuple[int, int], int] = {}
     tops = tuple(f"{top}/" for top in trees if first_match(LINKED, f"{top}/any") is None)
     for folder, held in look.folders.items():
-        if not held.written or not f"{folder}/".startswith(tops) or _SHARED.search(folder):
+        if not held.written or not f"{folder}/".startswith(tops) or SHARED.search(folder):
             continue
         for name, status in _several(folder, held.files()):
             path = f"{folder}/{name}"

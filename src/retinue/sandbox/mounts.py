@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -15,7 +15,7 @@ from retinue.errors import Failed
 from retinue.sandbox.hardlinks import denies, known_elsewhere, may_be_denied
 from retinue.sandbox.reach import reach
 from retinue.sandbox.sentence import shown
-from retinue.sandbox.survey import Kind, Look, Sight, looked
+from retinue.sandbox.survey import Held, Kind, Look, Sight, looked
 
 MAX_FILES = 256
 """Single files that patterns other than `folder/**` may bring in."""
@@ -74,6 +74,8 @@ class Plan:
     """What was found closed before the command."""
     links: dict[str, str]
     """Closed names that are links, and where they led: nothing can be laid over a link."""
+    folders: Mapping[str, Held]
+    """All that were entered to find it."""
     notes: tuple[str, ...] = ()
 
 
@@ -106,6 +108,7 @@ def planned(scope: Scope) -> Plan:
         writable=writable,
         sight=sight,
         links=links,
+        folders=look.folders,
         notes=notes,
     )
 

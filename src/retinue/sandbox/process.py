@@ -22,6 +22,9 @@ T = TypeVar("T")
 PATIENCE = 1.5
 """Seconds that the program which holds a command has to end all of it before it is killed itself."""
 
+MOMENT = 0.02
+"""Seconds: what ends sooner is only looked after when it has ended."""
+
 _PIECE = 1_000_000
 _STATUS = 64_000
 _PIPE = 256_000
@@ -103,6 +106,8 @@ class _Held:
         self._gone = self._loop.create_task(_exited(self._process))
         self._loop.add_reader(self._out, self._hear)
         self._loop.add_reader(self._status, self._learn)
+        self._attended = nothing_left
+        self._lasting = self._loop.call_later(MOMENT, self._attend)
 
     @property
     def killed(self) -> bool:
@@ -122,9 +127,22 @@ class _Held:
             if self._inside is not None:
                 await _readable(self._inside, PATIENCE)
         finally:
+            self._lasting.cancel()
             self._close()
-        after = self._cell.after
-        return () if after is nothing_left else await asyncio.to_thread(after)
+        works = [each for each in (self._attended, self._cell.after) if each is not nothing_left]
+        return tuple([note for each in works for note in await asyncio.to_thread(each)])
+
+    def _attend(self) -> None:
+        if self._cell.during is not None and not self._gone.done():
+            self._attended = self._cell.during(self._strike)
+
+    def _strike(self) -> None:
+        """Ends it at once, whatever it does. Said by another thread."""
+        self._loop.call_soon_threadsafe(self._struck)
+
+    def _struck(self) -> None:
+        if not self._gone.done():
+            _kill_all(self._process)
 
     async def _ended(self) -> None:
         if self._cell.end is not signal.SIGKILL:

@@ -36,8 +36,9 @@ _DISK = {
 
 
 def shown(path: str) -> str:
-    """A path in a sentence: characters that would not show, or would mislead, are written out."""
-    text = path if len(path) <= _SHOWN else path[:_SHOWN] + "…"
+    """A path in a sentence: characters that would not show, or would mislead, are written out, and the middle of a
+    long one is left out."""
+    text = path if len(path) <= _SHOWN else f"{path[: _SHOWN // 2]}…{path[-_SHOWN // 2 :]}"
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -15,6 +15,7 @@ from retinue.domain.rule import Globs, unescaped
 from retinue.domain.scope import Scope
 from retinue.errors import Failed
 from retinue.sandbox.reach import is_readable
+from retinue.sandbox.sentence import shown
 
 MAX_NAMES = 200_000
 
@@ -57,6 +58,8 @@ class Held:
     pipes: tuple[str, ...]
     written: str
     """All its files, in one string: thousands of folders are remembered."""
+    settled: bool
+    """Whether the same stamp means the same names: it is old enough, and of a file system that can be relied on."""
 
     def files(self) -> list[str]:
         return self.written.split("/") if self.written else []
@@ -72,13 +75,16 @@ class Look:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Names:
+class Names:
     """Which names are worth a judgement: the last components of all patterns that close or deny."""
 
     words: frozenset[str]
     wild: re.Pattern[str]
     seen: dict[str, Held] = field(default_factory=dict[str, Held])
     """Folders already looked at, so that only those that changed are read again."""
+
+    def means(self, name: str) -> bool:
+        return not name.isascii() or name.lower() in self.words or self.wild.match(name) is not None
 
 
 def survey(scope: Scope, trees: Iterable[str], *, limit: int = MAX_NAMES, calm: bool = True) -> Sight:
@@ -102,7 +108,7 @@ def _walked(
     scope: Scope, trees: Iterable[str], found: dict[str, Kind], *, limit: int, calm: bool
 ) -> Iterator[tuple[str, Held]]:
     """Each folder that is entered. What is closed is added to what was found."""
-    names = _worth(_closing(scope))
+    names = worth(_closing(scope))
     steady = _steady()
     left = limit
     for top in trees:
@@ -114,7 +120,7 @@ def _walked(
             except OSError as error:
                 if error.errno == errno.ELOOP and calm:
                     raise Failed(
-                        f"{folder} was being moved while a command was made ready: try again"
+                        f"{shown(folder)} was being moved while a command was made ready: try again"
                     ) from error
                 if error.errno not in (*_GONE, errno.ELOOP):
                     found[folder] = Kind.DARK
@@ -122,7 +128,7 @@ def _walked(
             left -= held.count
             if left < 0:
                 raise Failed(
-                    f"{top} holds more than {limit:,} names, too many to look through for what is closed: "
+                    f"{shown(top)} holds more than {limit:,} names, too many to look through for what is closed: "
                     "let the agent work in a smaller folder"
                 )
             pending += [f"{folder}/{name}" for name in held.folders]
@@ -147,13 +153,28 @@ def _judged(scope: Scope, folder: str, held: Held, found: dict[str, Kind]) -> li
     return enter
 
 
-def _looked_into(folder: str, names: _Names, steady: frozenset[int]) -> Held:
+def _looked_into(folder: str, names: Names, steady: frozenset[int]) -> Held:
     """From memory while the folder's stamp is the same. The time of change in it is the kernel's own: no program can
     set it back. A folder that changed a moment ago may change again within the same tick, and is not remembered."""
     status = os.lstat(folder)
     if stat.S_ISLNK(status.st_mode):
         raise OSError(errno.ELOOP, "a link stands where a folder was")
-    stamp = (
+    stamp = stamp_of(status)
+    known = names.seen.get(folder)
+    if known is not None and known.stamp == stamp:
+        return known
+    now = time.time_ns()
+    settled = status.st_dev in steady and status.st_ctime_ns < now - _SETTLED
+    held = _read(folder, names, stamp, settled=settled)
+    if settled:
+        if len(names.seen) >= _REMEMBERED:
+            names.seen.clear()
+        names.seen[folder] = held
+    return held
+
+
+def stamp_of(status: os.stat_result) -> tuple[int, ...]:
+    return (
         status.st_dev,
         status.st_ino,
         status.st_ctime_ns,
@@ -161,19 +182,9 @@ def _looked_into(folder: str, names: _Names, steady: frozenset[int]) -> Held:
         status.st_nlink,
         status.st_size,
     )
-    known = names.seen.get(folder)
-    if known is not None and known.stamp == stamp:
-        return known
-    now = time.time_ns()
-    held = _read(folder, names, stamp)
-    if status.st_dev in steady and status.st_ctime_ns < now - _SETTLED:
-        if len(names.seen) >= _REMEMBERED:
-            names.seen.clear()
-        names.seen[folder] = held
-    return held
 
 
-def _read(folder: str, names: _Names, stamp: tuple[int, ...]) -> Held:
+def _read(folder: str, names: Names, stamp: tuple[int, ...], *, settled: bool) -> Held:
     words, wild = names.words, names.wild.match
     folders: list[str] = []
     doubtful: list[tuple[str, Kind]] = []
@@ -200,6 +211,7 @@ def _read(folder: str, names: _Names, stamp: tuple[int, ...]) -> Held:
         doubtful=tuple(doubtful),
         pipes=tuple(pipes),
         written="/".join(files),
+        settled=settled,
     )
 
 
@@ -225,7 +237,7 @@ def _closing(scope: Scope) -> Globs:
 
 
 @lru_cache(maxsize=256)
-def _worth(patterns: Globs) -> _Names:
+def worth(patterns: Globs) -> Names:
     """`X/**` closes from X on, so X is the name to look for. A name that is all glob makes every name worth a look."""
     words, wild = {_GIT}, set[str]()
     for pattern in patterns:
@@ -239,6 +251,6 @@ def _worth(patterns: Globs) -> _Names:
             end = last.rpartition("**")[2]  # what stands before may be in a folder above
             wild.add(end if end == last else f"*{end}")
     if not wild:
-        return _Names(words=frozenset(words), wild=_NEVER)
+        return Names(words=frozenset(words), wild=_NEVER)
     each = "|".join(f"(?:{compiled(one, ignore_case=True).pattern})" for one in sorted(wild))
-    return _Names(words=frozenset(words), wild=re.compile(each, re.DOTALL | re.IGNORECASE))
+    return Names(words=frozenset(words), wild=re.compile(each, re.DOTALL | re.IGNORECASE))

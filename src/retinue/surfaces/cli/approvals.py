@@ -1,12 +1,14 @@
 """Approvals: what waits for a person's yes, and the answer."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import click
 
 from retinue.app import App
 from retinue.domain.approval import Approval, as_json
 from retinue.domain.run import Run
+from retinue.domain.run import as_json as run_as_json
 from retinue.surfaces.cli.card import card
 from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import followed, reported
@@ -77,16 +79,21 @@ async def answer_approval(app: App, terminal: Terminal, approval: str, answer: s
     given = await app.answer(asked.id, answer)
     what = "" if given.touch == "tool" else f" {one_line(given.resource, 120)}"
     terminal.note(f"{given.tool}{what}: {answer}")
-    run = await app.find_run(given.run)
-    if run.status.live and await app.works(run):
-        ended = await followed(app, terminal, lambda: app.find_run(run.id))
-        code = await reported(app, terminal, ended)
-        return await _those_above(app, terminal, ended) or code
-    if run.root != run.id:
-        return await _those_above(app, terminal, run)
+    code = await _carried_on(app, terminal, await app.find_run(given.run))
     if terminal.json:
-        terminal.value(as_json(given))
-    return 0
+        run = await app.find_run(given.run)
+        more = {"approvals": await app.awaited(run), "sandbox": await app.sandbox(run)}
+        terminal.value(as_json(await app.approval(given.id)) | {"run": run_as_json(run) | more})
+    return code
+
+
+async def _carried_on(app: App, terminal: Terminal, run: Run) -> int:
+    """The run goes on here unless another process works it; the answer is the exit code."""
+    if not run.status.live or not await app.works(run):
+        return await _those_above(app, terminal, run)
+    ended = await followed(app, terminal, lambda: app.find_run(run.id))
+    code = await reported(app, replace(terminal, json=False), ended)
+    return await _those_above(app, terminal, ended) or code
 
 
 async def _those_above(app: App, terminal: Terminal, run: Run) -> int:

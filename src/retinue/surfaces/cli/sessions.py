@@ -92,6 +92,7 @@ async def clear_session(app: Sessions, terminal: Terminal, session: str) -> None
 @on_sessions(whole=True)
 async def delete_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone.
+    Until then its old name brings it back: `undo` is the command for that.
 
     A worktree that was made for it is removed if it is clean and nobody else is in it; one that holds work stays.
     """
@@ -99,7 +100,10 @@ async def delete_session(app: Sessions, terminal: Terminal, session: str) -> Non
     place = gone.workspace
     if place.source and Path(place.root).exists():
         terminal.note(f"its worktree holds work and stays: {place.root} (of {place.source})")
-    terminal.facts({"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path})
+    before, _, _ = gone.path.rpartition(".deleted.")
+    undo = shlex.join(["mv", gone.path, before])
+    facts = {"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path, "undo": undo}
+    terminal.facts(facts)
 
 
 @sessions.command("rename")
