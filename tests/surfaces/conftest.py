@@ -4,12 +4,15 @@ import fcntl
 import json
 import os
 import pty
+import re
 import select
 import signal
+import struct
 import subprocess
 import sys
 import termios
 import time
+import unicodedata
 from collections.abc import Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,6 +21,8 @@ from typing import Any
 import pytest
 
 PATIENCE = 15.0
+SETTLED = 0.03
+"""A write of the command is read in pieces, all of them within this time."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -34,12 +39,89 @@ class Ran:
 
 
 @dataclass(slots=True, kw_only=True)
+class Glass:
+    """What a terminal shows of the bytes it gets. It knows the sequences that Retinue writes; another one fails."""
+
+    width: int = 80
+    height: int = 24
+    lines: list[list[str]] = field(default_factory=lambda: [[]])
+    """All that was ever shown, what has scrolled out of sight included; a wide character takes two cells."""
+    row: int = 0
+    column: int = 0
+
+    SEQUENCE = re.compile(r"\x1b\[(\??\d*)([AGKJmhl])")
+
+    def takes(self, text: str) -> None:
+        at = 0
+        while at < len(text):
+            char = text[at]
+            if char == "\x1b":
+                found = self.SEQUENCE.match(text, at)
+                assert found, f"the terminal would obey {text[at : at + 12]!r}"
+                if found[2] in "AGKJ":
+                    self._obeys(found[2], int(found[1] or 0))
+                at = found.end()
+                continue
+            self._shows(char)
+            at += 1
+
+    def shown(self) -> list[str]:
+        """The lines on the screen, without blanks at their ends and empty lines below the last."""
+        lines = ["".join(line).rstrip() for line in self.lines[max(0, len(self.lines) - self.height) :]]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+    def _obeys(self, what: str, number: int) -> None:
+        if what == "A":
+            self.row = max(len(self.lines) - self.height, 0, self.row - (number or 1))
+            self.column = min(self.column, self.width - 1)
+        elif what == "G":
+            self.column = (number or 1) - 1
+        elif what in "KJ":
+            assert number == 0, "only what follows is erased"
+            del self.lines[self.row][self.column :]
+            if what == "J":
+                for line in self.lines[self.row + 1 :]:
+                    line.clear()
+
+    def _shows(self, char: str) -> None:
+        if char == "\n":
+            self._down()
+        elif char == "\r":
+            self.column = 0
+        elif char == "\t":
+            self.column = min(self.width - 1, (self.column // 8 + 1) * 8)
+        else:
+            assert char.isprintable(), f"the terminal would obey {char!r}"
+            self._puts(char)
+
+    def _puts(self, char: str) -> None:
+        wide = 1 + (unicodedata.east_asian_width(char) in "WF")
+        if self.column + wide > self.width:
+            self._down()
+            self.column = 0
+        line = self.lines[self.row]
+        line.extend(" " * (self.column - len(line)))
+        line[self.column : self.column + wide] = [char, *[""] * (wide - 1)]
+        self.column += wide
+
+    def _down(self) -> None:
+        self.row += 1
+        if self.row == len(self.lines):
+            self.lines.append([])
+
+
+@dataclass(slots=True, kw_only=True)
 class Screen:
     """A command on a terminal of its own."""
 
     process: subprocess.Popen[bytes]
     fd: int
     seen: bytes = b""
+    glass: Glass = field(default_factory=Glass)
+    unlooked: bytes = b""
+    """What the glass has not been given yet."""
 
     def type(self, text: str) -> None:
         os.write(self.fd, text.encode())
@@ -69,6 +151,19 @@ class Screen:
         before, self.seen = self.seen[:at], self.seen[at:]
         return before.decode("utf-8", "replace")
 
+    def shows(self, when: Callable[[list[str]], Any]) -> list[str]:
+        """The lines on the screen, as soon as they are so and no more of them is on the way."""
+        deadline = time.monotonic() + PATIENCE
+        while not when(lines := self.look()) or self._read(SETTLED):
+            assert time.monotonic() < deadline, f"it never showed; on the screen: {lines}"
+            assert when(lines) or self._read(), f"the command left before; on the screen: {lines}"
+        return lines
+
+    def close(self) -> None:
+        """The window is closed: whoever is at its other end hears of it."""
+        os.close(self.fd)
+        self.fd = -1
+
     def left(self) -> tuple[int, str]:
         """The exit code and the rest of the screen, once the command has left."""
         while self._read():
@@ -83,7 +178,24 @@ class Screen:
         except OSError:
             return False
         self.seen += piece
+        self.unlooked += piece
         return bool(piece)
+
+    def look(self) -> list[str]:
+        """The lines on the screen now. What came of a character or a sequence that is not whole waits for the rest."""
+        piece, self.unlooked = self.unlooked, b""
+        begun = re.search(rb"\x1b(\[\??[\d;]*)?$|[\xc0-\xff][\x80-\xbf]{0,2}$", piece)
+        if begun and not _whole(begun[0]):
+            piece, self.unlooked = piece[: begun.start()], begun[0]
+        self.glass.takes(piece.decode("utf-8", "replace"))
+        return self.glass.shown()
+
+
+def _whole(piece: bytes) -> bool:
+    try:
+        return not piece.startswith(b"\x1b") and bool(piece.decode())
+    except UnicodeDecodeError:
+        return False
 
 
 @dataclass(slots=True, kw_only=True)
@@ -122,6 +234,8 @@ class Retinue:
 
     def on_terminal(self, *args: str, **env: str) -> Screen:
         ours, theirs = pty.openpty()
+        glass = Glass(width=int(env.get("COLUMNS", "80")), height=int(env.get("LINES", "24")))
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", glass.height, glass.width, 0, 0))
         process = subprocess.Popen(
             [sys.executable, "-m", "retinue", *args],
             stdin=theirs,
@@ -133,7 +247,7 @@ class Retinue:
             preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  (no thread runs here)
         )
         os.close(theirs)
-        screen = Screen(process=process, fd=ours)
+        screen = Screen(process=process, fd=ours, glass=glass)
         self.screens.append(screen)
         return screen
 
@@ -155,7 +269,14 @@ class Retinue:
                 if stream is not None:
                     stream.close()
         for screen in self.screens:
-            os.close(screen.fd)
+            if screen.fd >= 0:
+                screen.close()
+
+
+@pytest.fixture
+def glass() -> Callable[..., Glass]:
+    """What a terminal of a given size shows."""
+    return Glass
 
 
 @pytest.fixture

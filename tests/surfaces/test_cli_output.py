@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import stat
 import termios
@@ -15,7 +16,8 @@ from retinue.app.log import log_line
 
 OBEYED = {*range(0x20)} - {0x09, 0x0A, 0x0D} | {0x7F}
 """Bytes that a terminal obeys, beyond lines and tabs; the terminal itself writes a return before each line feed."""
-OURS = (b"\x1b[0m", b"\x1b[1m", b"\x1b[2m", b"\x1b[31m", b"\x1b[32m", b"\x1b[33m")
+OURS = re.compile(rb"\x1b\[(0|1|2|31|32|33|36)m|\x1b\[(\d+[AG]|[KJ])")
+"""Colours, and what progress is drawn with."""
 HOSTILE = (
     "\x1b]52;c;ZXZpbA==\x07\x1b]0;title\x07\x1b]8;;http://evil\x1b\\x\x1b]8;;\x1b\\\x1b[2J\x1b[6n\x1bP+q544e\x1b\\"
     "\x9b2J\x9d0;t\x9cgood\rbad\x08\x7f\U000e0041 [link=http://evil]x[/link] [/]"
@@ -23,9 +25,7 @@ HOSTILE = (
 
 
 def commands(seen: str) -> set[int]:
-    raw = seen.encode()
-    for painted in OURS:
-        raw = raw.replace(painted, b"")
+    raw = OURS.sub(b"", seen.encode())
     found = OBEYED & set(raw)
     return found | ({0x0D} if b"\r" in raw.replace(b"\r\n", b"") else set())
 

@@ -1,18 +1,19 @@
 """What reaches a terminal, and how: text made harmless, JSON made whole, tables made straight."""
 
+import errno
 import json
 import os
 import re
 import shutil
 import sys
-import unicodedata
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from retinue.domain.safe import json_safe, safe_text, shown
 from retinue.errors import RetinueError
+from retinue.surfaces.cli.footer import Footer, can_move, columns, fitted
 
 Row = Mapping[str, Any]
 Column = tuple[str, Callable[[Row], str]]
@@ -51,6 +52,12 @@ class Terminal:
     json: bool
     out: TextIO
     err: TextIO
+    footer: Footer | None = field(init=False, compare=False)
+    """Where progress is shown; None where nobody would see it, or the terminal does not obey."""
+
+    def __post_init__(self) -> None:
+        one = self.out if _one_terminal(self.out, self.err) else self.err
+        object.__setattr__(self, "footer", Footer(one) if can_move(self.err) else None)
 
     @classmethod
     def here(cls, *, json: bool) -> "Terminal":
@@ -63,7 +70,7 @@ class Terminal:
 
     def value(self, value: object) -> None:
         """The one JSON value of this command."""
-        _write(self.out, self._json(value) + "\n")
+        self._write(self.out, self._json(value) + "\n")
 
     @contextmanager
     def array(self) -> Generator[Callable[[object], None]]:
@@ -72,11 +79,11 @@ class Terminal:
 
         def add(value: object) -> None:
             nonlocal before
-            _write(self.out, f"{before}\n  " + self._json(value).replace("\n", "\n  "))
+            self._write(self.out, f"{before}\n  " + self._json(value).replace("\n", "\n  "))
             before = ","
 
         yield add
-        _write(self.out, "[]\n" if before == "[" else "\n]\n")
+        self._write(self.out, "[]\n" if before == "[" else "\n]\n")
 
     def _json(self, value: object) -> str:
         utf8 = (self.out.encoding or "").lower().replace("-", "") == "utf8"
@@ -84,16 +91,16 @@ class Terminal:
 
     def words(self, text: str) -> None:
         """An agent's own words: exactly as they are for a program, harmless for a person."""
-        _write(self.out, safe_text(text) if self.out.isatty() else text)
+        self._write(self.out, safe_text(text) if self.out.isatty() else text)
 
     def line(self, text: str = "") -> None:
         """A line for people on standard output; silent with `--json`."""
         if not self.json:
-            _write(self.out, shown(text) + "\n")
+            self._write(self.out, shown(text) + "\n")
 
     def note(self, text: str, *, colour: str = "2") -> None:
         """A line of progress on standard error."""
-        _write(self.err, _painted(shown(text), colour, on=self.err) + "\n")
+        self._write(self.err, _painted(shown(text), colour, on=self.err) + "\n")
 
     def failure(self, error: RetinueError) -> None:
         """What a sentence with a fixed wording rests on stands behind it, for people."""
@@ -106,7 +113,7 @@ class Terminal:
         if self.json:
             self.value({"error": {"code": code, "message": message}})
         sentence = cut(f"{message} ({why})" if why else message)
-        _write(self.err, _painted("retinue:", "31", on=self.err) + f" {shown(sentence)}\n")
+        self._write(self.err, _painted("retinue:", "31", on=self.err) + f" {shown(sentence)}\n")
 
     def rows(self, rows: Iterable[Row], columns: Sequence[Column], *, empty: str) -> None:
         """A list: an array for programs, an aligned table for people, and a word on what to do when empty."""
@@ -120,7 +127,7 @@ class Terminal:
         first, *lines = _aligned([[heading for heading, _ in columns], *cells], self._width())
         if _colours(self.out):
             first, lines = _painted(first, "1", on=self.out), [_with_status(line) for line in lines]
-        _write(self.out, "\n".join((first, *lines, "")))
+        self._write(self.out, "\n".join((first, *lines, "")))
 
     def facts(self, facts: Row) -> None:
         """One thing: an object for programs, a line per fact for people."""
@@ -131,7 +138,15 @@ class Terminal:
         width = max((len(name) for name, _ in told), default=0)
         for name, fact in told:
             label = _painted(f"{shown(name):<{width}}", "2", on=self.out)
-            _write(self.out, f"{label}  {shown(fact)}\n")
+            self._write(self.out, f"{label}  {shown(fact)}\n")
+
+    def _write(self, stream: TextIO, text: str) -> None:
+        """What a person sees stands above the footer; what a program reads knows nothing of it."""
+        footer = self.footer
+        if footer is not None and (stream is footer.stream or stream is self.err):
+            _guarded(lambda: footer.above(text))
+        else:
+            _guarded(lambda: _write(stream, text))
 
     def _width(self) -> int | None:
         return shutil.get_terminal_size().columns if self.out.isatty() else None
@@ -139,11 +154,30 @@ class Terminal:
 
 def _with_status(line: str) -> str:
     return re.sub(
-        r"(?<=  )(" + "|".join(_COLOURS) + r")(?=  |$)",
+        r"(?:(?<=  )|(?<=#[0-9] )|(?<=#[0-9]{2} )|(?<=#[0-9]{3} ))(" + "|".join(_COLOURS) + r")(?=  |$)",
         lambda found: f"\x1b[{_COLOURS[found[1]]}m{found[1]}\x1b[0m",
         line,
         count=1,
     )
+
+
+def _one_terminal(out: TextIO, err: TextIO) -> bool:
+    """Whether both streams end on the same screen."""
+    try:
+        return out.isatty() and (
+            out is err or os.fstat(out.fileno()).st_rdev == os.fstat(err.fileno()).st_rdev
+        )
+    except (OSError, ValueError):
+        return False
+
+
+def _guarded(write: Callable[[], None]) -> None:
+    """A terminal that was closed takes nothing any more, and nobody misses it there."""
+    try:
+        write()
+    except OSError as error:
+        if error.errno != errno.EIO:
+            raise
 
 
 def _write(stream: TextIO, text: str) -> None:
@@ -165,7 +199,7 @@ def _painted(text: str, colour: str, *, on: TextIO) -> str:
 
 
 def _aligned(cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
-    taken = [[_columns(cell) for cell in row] for row in cells]
+    taken = [[columns(cell) for cell in row] for row in cells]
     rooms = [max(column) for column in zip(*taken, strict=True)]
     lines = (
         "  ".join(
@@ -173,25 +207,7 @@ def _aligned(cells: Sequence[Sequence[str]], width: int | None) -> list[str]:
         ).rstrip()
         for row, owns in zip(cells, taken, strict=True)
     )
-    return [line if width is None else _cut(line, width) for line in lines]
-
-
-def _cut(line: str, width: int) -> str:
-    while _columns(line) > width:
-        line = line[: len(line) - max(2, (_columns(line) - width) // 2 + 1)] + "…"
-    return line
-
-
-def _columns(text: str) -> int:
-    """How many cells of a terminal a text takes."""
-    if text.isascii():
-        return len(text)
-    return sum(
-        0
-        if unicodedata.combining(char) or char in "\u200d\ufe0f"
-        else 1 + (unicodedata.east_asian_width(char) in "WF")
-        for char in text
-    )
+    return [line if width is None else fitted(line, width) for line in lines]
 
 
 def _plain(fact: object) -> str:

@@ -1,0 +1,202 @@
+"""Lines below the words: they come, change and go, and the words read as if they had never been there."""
+
+import io
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from retinue.surfaces.cli.footer import Footer, Line, Room
+
+
+class Tty(io.StringIO):
+    """A terminal that counts what is written to it, write by write."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.writes: list[str] = []
+
+    def write(self, text: str) -> int:
+        self.writes.append(text)
+        return super().write(text)
+
+
+def lines_of(*texts: str) -> list[Line]:
+    return [((text, ""),) for text in texts]
+
+
+class Stage:
+    """A footer on a terminal of some size, and what a person sees there."""
+
+    def __init__(self, glass: Any) -> None:
+        self.glass = glass
+        self.tty = Tty()
+        self.footer = Footer(self.tty, room=lambda: Room(width=glass.width, height=glass.height))
+
+    def seen(self) -> list[str]:
+        """The terminal itself begins a line where a line ends."""
+        taken = "".join(self.tty.writes)
+        self.tty.writes.clear()
+        self.glass.takes(taken.replace("\n", "\r\n"))
+        return self.glass.shown()
+
+
+@pytest.fixture
+def stage(glass: Callable[..., Any]) -> Stage:
+    return Stage(glass(width=20, height=8))
+
+
+def test_words_go_on_above_the_footer_where_they_stopped(stage: Stage):
+    stage.footer.above("One, ")
+    stage.footer.show(lines_of("general#1"))
+    stage.footer.above("two")
+    stage.footer.above(".\nThree")
+    stage.footer.show(lines_of("general#1", "scout#2"))
+    assert stage.seen() == ["One, two.", "Three", "general#1", "scout#2"]
+    stage.footer.show(())
+    assert stage.seen() == ["One, two.", "Three"]
+    stage.footer.above(" more.")
+    assert stage.seen() == ["One, two.", "Three more."]
+
+
+def test_a_frame_is_one_write_and_nothing_is_written_when_nothing_changed(stage: Stage):
+    for count in (1, 6, 2):
+        stage.footer.above("words ")
+        stage.footer.above("and words\n")
+        stage.tty.writes.clear()
+        stage.footer.show(lines_of(*["x"] * count))
+        stage.footer.above("again\n")
+        stage.footer.show(lines_of(*["y"] * count))
+        assert len(stage.tty.writes) == 2
+        stage.footer.show(lines_of(*["y"] * count))
+        assert len(stage.tty.writes) == 2
+
+
+def test_a_footer_that_shrinks_leaves_nothing_behind(stage: Stage):
+    stage.footer.show(lines_of("a long line", "b", "c", "d"))
+    stage.footer.show(lines_of("short"))
+    assert stage.seen() == ["short"]
+    stage.footer.show(())
+    assert stage.seen() == []
+
+
+@pytest.mark.parametrize(
+    "words", ["x" * 20, "x" * 19, "x" * 21, "x" * 40, "漢" * 10, "x漢" * 9, "a\tb", "é" * 20]
+)
+def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: Callable[..., Any], words: str):
+    with_footer, without = Stage(glass(width=20, height=8)), Stage(glass(width=20, height=8))
+    with_footer.footer.above(words)
+    with_footer.footer.show(lines_of("below"))
+    with_footer.footer.above("and on")
+    with_footer.footer.show(lines_of("below", "again"))
+    with_footer.footer.show(())
+    without.footer.above(words + "and on")
+    assert with_footer.seen() == without.seen()
+
+
+@given(
+    st.lists(
+        st.text(st.sampled_from("ab 漢—\n\t"), max_size=30)
+        | st.lists(st.text("xyz", max_size=19), max_size=5),
+        max_size=12,
+    )
+)
+def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(steps: list[str | list[str]]):
+    """The footer comes and goes between any pieces of any words, and they read as if it had never been there."""
+    tty = Tty()
+    footer = Footer(tty, room=lambda: Room(width=20, height=400))
+    for step in steps:
+        if isinstance(step, str):
+            footer.above(step)
+        else:
+            footer.show(lines_of(*step))
+    footer.show(())
+    words = "".join(step for step in steps if isinstance(step, str))
+    assert rows_after("".join(tty.writes)) == rows_after(words)
+
+
+def rows_after(text: str) -> list[str]:
+    """What stands on a terminal of 20 columns after this: a reader of its own, beside the one of the tests above."""
+    rows: list[list[str]] = [[]]
+    row = column = 0
+    while text:
+        if text.startswith("\x1b["):
+            at = next(at for at, char in enumerate(text) if char.isalpha())
+            number, what, text = text[2:at], text[at], text[at + 1 :]
+            if what == "A":
+                row -= int(number)
+            elif what == "G":
+                column = int(number) - 1
+            else:
+                del rows[row][column:]
+                rows = rows[: row + 1] if what == "J" else rows
+            continue
+        char, text = text[0], text[1:]
+        if char == "\n":
+            row, column = row + 1, 0
+        elif char == "\t":
+            column = min(19, (column // 8 + 1) * 8)
+        else:
+            wide = 2 if char == "漢" else 1
+            if column + wide > 20:
+                row, column = row + 1, 0
+            rows += [[] for _ in range(row + 1 - len(rows))]
+            rows[row] += [" "] * (column - len(rows[row]))
+            rows[row][column : column + wide] = [char, *[""] * (wide - 1)]
+            column += wide
+        rows += [[] for _ in range(row + 1 - len(rows))]
+    found = ["".join(line).rstrip() for line in rows]
+    while found and not found[-1]:
+        found.pop()
+    return found
+
+
+def test_pictures_of_uncertain_width_hide_the_footer_until_their_line_ends(stage: Stage):
+    stage.footer.above("done 👩\u200d💻")
+    stage.footer.show(lines_of("general#1"))
+    assert stage.tty.writes == ["done 👩\u200d💻"]
+    stage.footer.above("\n")
+    stage.footer.show(lines_of("general#1"))
+    assert "general#1" in stage.tty.writes[-1]
+
+
+def test_a_terminal_that_became_narrower_loses_no_words(stage: Stage):
+    stage.footer.above("One two")
+    stage.footer.show(lines_of("a footer line here"))
+    stage.glass.width = 10
+    stage.footer.above(" three")
+    stage.footer.show(())
+    assert "\x1b[1A\x1b[1G\x1b[J three" in stage.tty.writes[-1]
+
+
+def test_while_a_person_is_asked_nothing_is_drawn_where_they_type(stage: Stage):
+    asking: list[bool] = []
+    stage.footer.paused = lambda: bool(asking)
+    stage.footer.show(lines_of("general#1"))
+    asking.append(True)
+    stage.footer.above("? yes or no\n")
+    assert stage.seen() == ["? yes or no"]
+    stage.footer.show(lines_of("general#1"))
+    assert stage.seen() == ["? yes or no"]
+    asking.clear()
+    stage.footer.show(lines_of("general#1"))
+    assert stage.seen() == ["? yes or no", "general#1"]
+
+
+def test_a_terminal_too_low_for_the_footer_has_none(glass: Callable[..., Any]):
+    stage = Stage(glass(width=20, height=3))
+    stage.footer.show(lines_of("a", "b", "c"))
+    assert stage.seen() == []
+
+
+def test_what_scrolled_away_stays_as_it_was(stage: Stage):
+    def drawn(lines: Sequence[str]) -> None:
+        stage.footer.show(lines_of(*lines))
+
+    for number in range(30):
+        stage.footer.above(f"line {number}\n")
+        drawn([f"at {number}", "below"])
+    assert stage.seen() == [*(f"line {number}" for number in range(24, 30)), "at 29", "below"]
+    assert ["".join(line) for line in stage.glass.lines[:24]] == [f"line {number}" for number in range(24)]
