@@ -1,0 +1,339 @@
+"""agent, explore, plan and agent_ask: one task for a named agent, its last word as the answer, and more questions to it."""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Annotated
+
+from retinue.domain import pool
+from retinue.domain.announcement import error as why
+from retinue.domain.announcement import harmless, one_line
+from retinue.domain.prompt import first_message
+from retinue.domain.run import Ask, Run, Status
+from retinue.domain.session import Session
+from retinue.domain.tool import Effect
+from retinue.domain.transcript import Said
+from retinue.errors import Failed, NotFound, Refused, RetinueError
+from retinue.ports import Call, Ports, Tx
+from retinue.runtime.announce import LIVE
+from retinue.runtime.answer import outcome
+from retinue.runtime.approve import Parked, ask_key
+from retinue.runtime.control import cancel
+from retinue.runtime.place import Child
+from retinue.runtime.send import send
+from retinue.runtime.spawn import permitted, spawn
+from retinue.tools.define import tool
+from retinue.tools.doors.shape import said
+
+GENERAL, EXPLORER, PLANNER = "general", "explorer", "planner"
+UNSEEN = "\n\n[Only you have read this. The user has not: tell them what of it matters to them.]"
+BACKGROUND = "It goes on in the background as run {run}, and its result will be announced to you."
+SUMMARISE = (
+    "You ended without a report. Say in a few sentences what you did, what you found, and what is still open."
+)
+NO_SUMMARY = "Agent '{agent}' completed the task but did not provide a summary."
+NOT_FOUND = "Agent not found: {id}. Agent may have been evicted from pool or ID is invalid."
+BUSY = "Agent {id} is currently in use. Wait for current operation to complete."
+INTERRUPTED = "[Request interrupted"
+SHORT = 20
+"""A last word with fewer characters may be no report."""
+LAST = 3
+"""So many replies make a summary."""
+SEEN = 500
+"""So many of the newest runs are looked at to see who else was asked since."""
+SLUG = re.compile(r"[a-z0-9-]{1,200}")
+"""What a folder of a child can be called."""
+
+WRONG = {
+    "persist": "persist parameter must be a boolean",
+    "task_prompt": "task_prompt parameter is required and must be a string",
+    "agent_id": "agent_id parameter is required and must be a string",
+    "message": "message parameter is required and must be a string",
+}
+
+
+def _invalid(problem: str) -> str:
+    return said(success=False, error=problem, error_type="validation_error")
+
+
+def _misread(sentence: str) -> str:
+    """Ours names the argument in front; what is wrong with those below is said in one way."""
+    named = (problem for name, problem in WRONG.items() if sentence.startswith(f"the argument `{name}`"))
+    return _invalid(next(named, sentence))
+
+
+def _forbidden(name: str) -> str:
+    problem = f"{name} is not allowed from sub-agent sessions unless the agent's definition names it"
+    return said(success=False, error=problem, error_type=Refused.code)
+
+
+Task = Annotated[str, "The whole task: the agent knows nothing of this conversation."]
+Persist = Annotated[bool, "Whether the agent stays, so that agent_ask can ask it more."]
+
+
+@tool(
+    name="agent",
+    effect=Effect.IDEMPOTENT,
+    category="agents",
+    door=True,
+    names_agent="agent_name",
+    forbidden=_forbidden("agent"),
+    misread=_misread,
+)
+async def agent(
+    call: Call,
+    *,
+    agent_name: Annotated[str, "Which agent does it."] = GENERAL,
+    task_prompt: Task,
+    persist: Persist = True,
+) -> str:
+    """Give a task to a specialised agent, which works in a conversation of its own and reports when it is done. Several
+    calls in one reply work side by side. Its agent_id, if it persists, is for agent_ask."""
+    return await _handed_on(call, "agent", agent_name.strip() or GENERAL, task_prompt, persist=persist)
+
+
+@tool(
+    name="explore",
+    effect=Effect.IDEMPOTENT,
+    category="agents",
+    door=True,
+    forbidden=_forbidden("explore"),
+    misread=_misread,
+)
+async def explore(call: Call, *, task_prompt: Task, persist: Persist = True) -> str:
+    """Let an agent that only reads find out where things are and how they hang together. Use it for wide questions
+    about code or files, whose search would fill this conversation."""
+    return await _handed_on(call, "explore", EXPLORER, task_prompt, persist=persist)
+
+
+@tool(
+    name="plan",
+    effect=Effect.IDEMPOTENT,
+    category="agents",
+    door=True,
+    forbidden=_forbidden("plan"),
+    misread=_misread,
+)
+async def plan(call: Call, *, task_prompt: Task, persist: Persist = True) -> str:
+    """Let an agent that changes nothing read what is there and turn a goal into a plan of small steps."""
+    return await _handed_on(call, "plan", PLANNER, task_prompt, persist=persist)
+
+
+async def _handed_on(call: Call, door: str, name: str, task: str, *, persist: bool) -> str:
+    ports = _ports(call)
+    if not task.strip():
+        raise Failed(_invalid(WRONG["task_prompt"]))
+    ask = _asking(call, door, name, first_message(task), keep=persist)
+    child = Child(
+        parent=call.session,
+        description=one_line(task)[:40],
+        own_paths=True,
+        prompt=lambda definition: pool.specialised(definition, task),
+    )
+    try:
+        run = await spawn(ask, child, ports)
+    except NotFound as error:
+        raise _no(f"Agent '{name}' not found", NotFound.code, agent_used=name) from error
+    except Refused as error:
+        raise _no(str(error), error.code, agent_used=name) from error
+    return await _report(await _ended(run, ports), call, ports)
+
+
+async def _ended(run: Run, ports: Ports) -> Run:
+    """As it stands, its result not taken yet: with the taking, what is not to be kept goes, and it may have to be read."""
+    now = await ports.ledger.look(lambda tx: tx.run(run.id)) or run
+    if now.status.live and now.awaited:
+        raise Parked
+    return now
+
+
+async def _report(run: Run, call: Call, ports: Ports) -> str:
+    """The last word, or what stands for it."""
+    agent_id = run.slug if run.ask.keep else None
+    if run.status.live:
+        return said(
+            success=True, result=BACKGROUND.format(run=run.id), agent_used=run.agent, agent_id=agent_id
+        )
+    replies = await _replies(run, ports)
+    silent = bool(replies) and not replies[-1].calls and not replies[-1].text.strip()
+    words = [reply.text.strip() for reply in replies if reply.text.strip()]
+    if run.status is not Status.DONE and not silent:
+        await outcome(run, call, ports)
+        work = harmless(_summary(run.agent, words)) if words else None
+        raise _no(why(run), str(run.reason or run.status), agent_used=run.agent, result=work)
+    text = _complete(run, words, silent=silent)
+    seconds = _seconds(run)
+    if not text and (again := await _asked_again(run, call, ports)) is not None:
+        text, seconds = again.text.strip(), seconds + _seconds(again)
+    await outcome(run, call, ports)
+    return said(
+        success=True,
+        result=harmless(text or NO_SUMMARY.format(agent=run.agent)) + UNSEEN,
+        agent_used=run.agent,
+        duration_seconds=round(seconds, 3),
+        agent_id=agent_id,
+    )
+
+
+async def _replies(run: Run, ports: Ports) -> list[Said]:
+    """Read only where the last word does not speak for itself. After a crash what was not kept may be gone."""
+    if run.status is Status.DONE and not _poor(run.text.strip()):
+        return []
+    with suppress(RetinueError):
+        async with ports.store.open(await ports.store.find(run.path)) as talk:
+            return [
+                entry
+                for entry in talk.entries
+                if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id
+            ]
+    return []
+
+
+def _poor(text: str) -> bool:
+    return len(text) < SHORT or INTERRUPTED in text
+
+
+def _complete(run: Run, words: Sequence[str], *, silent: bool) -> str:
+    """The last word; a summary of the work where there is none, or one too short to be a report; nothing where there
+    is nothing to make one of."""
+    text = "" if silent else run.text.strip()
+    if not _poor(text):
+        return text
+    earlier = [each for each in words if INTERRUPTED not in each]
+    if earlier and earlier != [text]:
+        return _summary(run.agent, earlier)
+    return "" if INTERRUPTED in text else text
+
+
+def _summary(agent: str, words: Sequence[str]) -> str:
+    return "\n\n".join((f"Agent '{agent}' work summary:", *words[-LAST:]))
+
+
+async def _asked_again(run: Run, call: Call, ports: Ports) -> Run | None:
+    """One more run in its conversation, waited for in the same way, that asks for nothing but a report."""
+    ask = _asking(call, run.ask.door, run.agent, SUMMARISE, keep=run.ask.keep, part=pool.AGAIN)
+    try:
+        again = await send(ask, await ports.store.find(run.path), ports)
+    except (NotFound, Refused):
+        return None
+    return await outcome(again, call, ports)
+
+
+def _seconds(run: Run) -> float:
+    return (run.duration_ms or 0) / 1000
+
+
+@tool(
+    name="agent_ask",
+    effect=Effect.IDEMPOTENT,
+    category="agents",
+    door=True,
+    forbidden=_forbidden("agent_ask"),
+    misread=_misread,
+)
+async def agent_ask(
+    call: Call,
+    *,
+    agent_id: Annotated[str, "As agent, explore or plan gave it."],
+    message: Annotated[str, "What to ask, or what to do next: the agent remembers its own conversation."],
+) -> str:
+    """Ask an agent more that worked for you before and persists: it goes on in its own conversation."""
+    ports = _ports(call)
+    for name, words in (("agent_id", agent_id), ("message", message)):
+        if not words.strip():
+            raise Failed(_invalid(WRONG[name]))
+    key = ask_key(call.run.id, call.id)
+    run = await ports.ledger.look(lambda tx: tx.run_by_key(key))
+    if run is None:
+        run = await _sent(call, agent_id, message, ports)
+    ended = await outcome(run, call, ports)
+    if await _gave_way(ended, ports):
+        raise _no(BUSY.format(id=agent_id), "busy")
+    if ended.status.live:
+        return said(success=True, result=BACKGROUND.format(run=ended.id), agent_id=agent_id)
+    if ended.status is not Status.DONE:
+        raise _no(why(ended), str(ended.reason or ended.status), agent_used=ended.agent)
+    return said(
+        success=True,
+        result=harmless(ended.text.strip()) + UNSEEN,
+        agent_used=ended.agent,
+        duration_seconds=round(_seconds(ended), 3),
+        agent_id=agent_id,
+    )
+
+
+async def _sent(call: Call, agent_id: str, message: str, ports: Ports) -> Run:
+    """Of two that ask at once, one is first: the other gives way, and nothing of it happens."""
+    session = await _pooled(agent_id, call, ports)
+    ask = _asking(call, pool.ASKING, session.agent, message, keep=True)
+    ask = replace(ask, ceilings=call.run.ask.ceilings)  # it may have been made for somebody with more rights
+    try:
+        await permitted(ask, call.session, ports)
+        run = await send(ask, session, ports)
+    except Refused as error:
+        raise _no(str(error), error.code, agent_used=session.agent) from error
+    if run.status is Status.QUEUED and await ports.ledger.look(lambda tx: _behind(run, tx)):
+        return await cancel(run.id, ports, alive=ports.alive)
+    return run
+
+
+async def _pooled(agent_id: str, call: Call, ports: Ports) -> Session:
+    """A kept agent of this very conversation: it lies in its folder, and an id names nothing elsewhere."""
+    nobody = _no(NOT_FOUND.format(id=agent_id), NotFound.code)
+    if not SLUG.fullmatch(agent_id):
+        raise nobody
+    try:
+        session = await ports.store.find(f"{call.session.path}/agents/{agent_id}")
+    except RetinueError as error:
+        raise nobody from error
+
+    def step(tx: Tx) -> list[Run]:
+        return [*tx.runs(status=LIVE), *tx.runs(limit=SEEN), *tx.runs(session=session.id)]
+
+    found = pool.standing(pool.uses(await ports.ledger.look(step)), ports.chance.now())
+    use = next((each for each in found if each.session == session.id), None)
+    if use is None or session.attributes.get(pool.RETIRED):
+        raise nobody
+    if use.in_use:
+        raise _no(BUSY.format(id=agent_id), "busy")
+    return session
+
+
+def _behind(run: Run, tx: Tx) -> bool:
+    """Whether another run of its session went on when it was born."""
+    return any(
+        other.created_at <= run.created_at and (other.ended_at is None or other.ended_at > run.created_at)
+        for other in tx.runs(session=run.session_id)
+        if other.id != run.id
+    )
+
+
+async def _gave_way(run: Run, ports: Ports) -> bool:
+    if run.status is not Status.CANCELLED or run.started_at is not None:
+        return False
+    return await ports.ledger.look(lambda tx: _behind(run, tx))
+
+
+def _asking(call: Call, door: str, agent: str, words: str, *, keep: bool, part: str = "") -> Ask:
+    return Ask(
+        key=ask_key(call.run.id, f"{call.id}{part}"),
+        agent=agent,
+        task=words,
+        requester=call.session.key,
+        parent_run=call.run.id,
+        door=door,
+        source="subagent",
+        wait=True,
+        keep=keep,
+    )
+
+
+def _ports(call: Call) -> Ports:
+    if call.ports is None:
+        raise _no("there is no session to work from", "system_error")
+    return call.ports
+
+
+def _no(problem: str, kind: str, **facts: object) -> Failed:
+    return Failed(said(success=False, error=problem, **facts, error_type=kind))
