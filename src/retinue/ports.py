@@ -12,6 +12,7 @@ from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Answer, Approval, Policy, State, Touch
 from retinue.domain.ceiling import Ceiling, Wish
+from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
@@ -202,6 +203,15 @@ class Tx(Protocol):
         """Oldest first."""
         ...
 
+    def deed(self, call: str) -> Deed | None: ...
+    def set_deed(self, deed: Deed) -> None:
+        """Adds it, or replaces the one of the same call."""
+        ...
+
+    def deeds(self, run: str) -> list[Deed]:
+        """Oldest first."""
+        ...
+
     def emit(self, event: Event) -> None:
         """A durable event, numbered when the step commits."""
         ...
@@ -350,6 +360,10 @@ class NewSession:
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
+async def _nothing(_: str) -> None:
+    return
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
     """Who is calling a tool, and what it may act through: already bound to the scope."""
@@ -364,6 +378,10 @@ class Call:
     """What a person answered, when one was asked before this call."""
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     """Puts a question to a person; NobodyHere when there is none."""
+    recorded: str = ""
+    """What this very call wrote down before a crash; empty when it is made for the first time."""
+    record: Callable[[str], Awaitable[None]] = _nothing
+    """Writes down what will be, before it is: whether it was can be seen by that afterwards."""
     ports: "Ports | None" = None
     """Only for doors, which start other agents, and for tools that look at what became of them."""
 
@@ -399,6 +417,8 @@ class Tool:
     """The argument that takes an agent's name: the model is shown whom it can name."""
     door: bool = False
     """Starts other agents: below the top it counts only where a definition names it."""
+    decides: bool = False
+    """Called again after a crash, it finds out by what it recorded whether it has happened."""
     looks: bool = False
     """Looks at other agents and their runs, and starts none."""
     forbidden: str = ""

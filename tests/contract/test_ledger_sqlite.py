@@ -327,7 +327,7 @@ async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: P
     await made(path, 1)
     told(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 3\); upgrade"):
+        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 4\); upgrade"):
             await ledger.do(lambda tx: tx.add_run(a_run("r2")))
     assert asked(path, "SELECT count(*) FROM runs") == [(1,)]
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.domain.event import Event
+from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Notice, Returned, dangling
 from retinue.engine.chance import system_chance
@@ -294,3 +295,15 @@ async def test_a_result_that_a_person_took_out_is_not_made_up_anew(world: Any):
         session = await house.store.find(run.session_id)
         await house.run("And now?", session=session)
         assert [each for each in await house.entries(run) if isinstance(each, Returned)] == []
+
+
+async def test_what_lay_too_long_is_lost_and_not_begun_again_unasked(world: Any):
+    """Shows: P23."""
+    async with world.open(says("never"), hold=True) as house:
+        run = await house.ask("Go.")
+        await house.until("run.state")
+    async with world.open(says("late"), limits=Limits(resume_window_seconds=0)) as house:
+        (lost,) = await recover.resume_all([await house.now(run)], house.ports)
+        assert (lost.status, lost.reason) == (Status.LOST, Reason.STALE)
+        assert "resume_window_seconds" in lost.error
+        assert house.driver.asked == []

@@ -27,6 +27,8 @@ from retinue.app.wiring import Question, check_model, drivers_of, models, orders
 from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.approval import Policy
+from retinue.domain.deed import Deed, Progress
+from retinue.domain.deed import as_json as deed_as_json
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
@@ -279,6 +281,11 @@ class App(Sessions, Rights):
         found = await self._ledger.look(lambda tx: tx.deliveries(run=run.id))
         return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
 
+    async def effects(self, run: Run) -> list[dict[str, Any]]:
+        """What a run did that must not happen twice; one that was begun and never ended has an unknown outcome."""
+        found = await self._ledger.look(lambda tx: tx.deeds(run.id))
+        return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in found]
+
     # the machine
 
     async def sandbox(self, run: Run) -> Level | None:
@@ -411,6 +418,10 @@ class App(Sessions, Rights):
             "error": self._ports.redact(details),
         }
         log_line(self.config.home, line)
+
+
+def _cut_off(deed: Deed, run: Run) -> bool:
+    return deed.progress is Progress.STARTED and run.status.final
 
 
 def _moving(root: str, tx: Tx) -> int:

@@ -1,6 +1,6 @@
 """A run: one task given to one session, from the asking to the end."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import StrEnum
@@ -245,8 +245,11 @@ def as_json(run: Run) -> dict[str, Any]:
     }
 
 
-def as_json_in_full(run: Run, delivery: Mapping[str, Any] | None = None) -> dict[str, Any]:
-    """What `runs show --json` prints. `delivery`: what became of telling its end."""
+def as_json_in_full(
+    run: Run, delivery: Mapping[str, Any] | None = None, effects: Sequence[Mapping[str, Any]] = ()
+) -> dict[str, Any]:
+    """What `runs show --json` prints. `delivery`: what became of telling its end; `effects`: what it did that must not
+    happen twice."""
     return as_json(run) | {
         "requester": run.ask.requester,
         "parent": run.ask.parent_run,
@@ -266,7 +269,7 @@ def as_json_in_full(run: Run, delivery: Mapping[str, Any] | None = None) -> dict
         "attempts": run.attempts,
         "workspace": run.workspace or None,
         "scope_hash": run.scope_hash or None,
-        "effects": [],
+        "effects": list(effects),
     }
 
 

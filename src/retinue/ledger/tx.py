@@ -11,10 +11,11 @@ import msgspec
 
 from retinue.domain.announcement import Delivery
 from retinue.domain.approval import Approval, State
+from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, deliveries, rows
+from retinue.ledger import approvals, deeds, deliveries, rows
 from retinue.ledger.file import damaged
 
 T = TypeVar("T")
@@ -140,7 +141,7 @@ class SqliteTx:
         try:
             return look()
         except rows.DAMAGE as error:
-            raise damaged(self._path, "a delivery", error) from error
+            raise damaged(self._path, "a delivery or a deed", error) from error
 
     def approval(self, approval_id: str) -> Approval | None:
         found = [each for each in self.approvals(prefix=approval_id) if each.id == approval_id]
@@ -164,6 +165,15 @@ class SqliteTx:
             return approvals.find(self._connection, run=run, call=call, state=state, prefix=prefix)
         except rows.DAMAGE as error:
             raise damaged(self._path, "an approval", error) from error
+
+    def deed(self, call: str) -> Deed | None:
+        return self._whole(lambda: deeds.one(self._connection, call))
+
+    def set_deed(self, deed: Deed) -> None:
+        deeds.put(self._connection, deed)
+
+    def deeds(self, run: str) -> list[Deed]:
+        return self._whole(lambda: deeds.of(self._connection, run))
 
     def emit(self, event: Event) -> None:
         seq = self._connection.execute(_EMIT, rows.event_row(event)).lastrowid
@@ -225,6 +235,9 @@ class LookingTx(SqliteTx):
 
     def set_delivery(self, delivery: Delivery) -> None:
         raise TypeError(f"a look only reads: use do to change delivery {delivery.id}")
+
+    def set_deed(self, deed: Deed) -> None:
+        raise TypeError(f"a look only reads: use do to change the deed of {deed.call}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

@@ -33,8 +33,6 @@ from retinue.ports import Asks, Files, Ports, Tool, Tx
 from retinue.runtime.telling import told
 
 PERSON = "person"
-UNSTARTED = (State.PENDING, State.ALLOWED, State.DENIED, State.EXPIRED)
-"""A call whose approval is in one of these was never begun."""
 ALWAYS = "this tool asks each time, whatever is granted"
 MOST_WORDS = 256
 """Of a command that are tried as names of files."""
@@ -131,14 +129,6 @@ async def again(wanted: Wanted, refused: OutOfScope, ports: Ports) -> Leave | No
         return None
     scope = await _allowed_once(wanted, refused.resource, ports)
     return None if scope is None else Leave(scope=scope, files=ports.files(scope))
-
-
-async def unstarted(run: Run, ports: Ports) -> set[str]:
-    """Calls that waited for a person and were never begun: taken up again, they are made for the first time."""
-    asked = await ports.ledger.look(lambda tx: tx.approvals(run=run.id))
-    return {each.call for each in asked if each.state in UNSTARTED} - {
-        each.call for each in asked if each.state is State.USED
-    }
 
 
 async def _file(wanted: Wanted, ports: Ports) -> Leave:

@@ -57,7 +57,7 @@ async def _left(run: Run, ports: Ports) -> None:
     does it."""
     with suppress(RetinueError):
         async with ports.store.open(await ports.store.find(run.path)) as talk:
-            _, lost = unanswered(talk.entries, replace(run, id=""), ports)
+            _, lost = unanswered(talk.entries, replace(run, id=""))
             at = iso_seconds(ports.chance.now())
             await talk.append(*(replace(each, text=STOPPED, run=run.id, at=at) for each in lost))
             await talk.rest()

@@ -12,9 +12,11 @@ from retinue.domain.rule import Verdict
 from retinue.domain.run import iso_seconds
 from retinue.domain.safe import for_model
 from retinue.domain.scope import Scope
+from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Returned
 from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Call, Ports, Tool
+from retinue.runtime import deeds
 from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, leave
 
 NOT_NAMED = "below the top a definition must name the tools that start agents"
@@ -41,7 +43,7 @@ async def call(called: Called, caller: Caller, ports: Ports) -> Returned:
     """Every wish gets an answer; a refusal is an answer like any other. Parked: it waits for a person."""
     started = perf_counter()
     ok, text = await _answer(called, caller, ports)
-    return Returned(
+    returned = Returned(
         of=called.id,
         text=capped(ports.redact(for_model(text))),
         ok=ok,
@@ -49,6 +51,10 @@ async def call(called: Called, caller: Caller, ports: Ports) -> Returned:
         at=iso_seconds(ports.chance.now()),
         run=caller.run.id,
     )
+    tool = ports.tools.get(called.tool)
+    if tool is not None and tool.effect is Effect.ONCE:
+        await deeds.ended(called, returned, ports)
+    return returned
 
 
 async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, str]:
@@ -61,6 +67,8 @@ async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, s
         return False, refusal(
             "unknown_tool", called.tool, message=f"There is no tool {called.tool!r}. Your tools: {names}."
         )
+    if (before := await deeds.known(called, tool, ports)) is not None:
+        return before
     judged = verdict(tool, scope)
     if not judged.ok and tool.forbidden and judged.rule == NOT_NAMED:
         return False, tool.forbidden
@@ -120,11 +128,14 @@ def _could_be_more(wanted: Wanted, refused: OutOfScope, ports: Ports) -> bool:
 async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]:
     """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
     have waited for something of its own that was cancelled, and nobody stops the run by that."""
-    caller, name = wanted.caller, wanted.tool.spec.name
+    caller, name, called = wanted.caller, wanted.tool.spec.name, wanted.called
+    recorded = await deeds.begun(called, caller.run.id, wanted.tool, ports)
     bound = Call(
         run=caller.run,
         session=caller.session,
-        id=wanted.called.id,
+        id=called.id,
+        recorded=recorded,
+        record=lambda note: deeds.noted(called, note, ports),
         files=leave.files,
         shell=ports.shell(leave.scope),
         answer=leave.answer,

@@ -1,11 +1,10 @@
 """What a start finds: calls without a result, and counts that only the file still knows."""
 
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 from retinue.domain.run import Reason, Run, Status, Usage
-from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.errors import NotFound, Refused
 from retinue.ports import Ports, Tx
@@ -18,25 +17,21 @@ INTERRUPTED = (
     "Interrupted: the process ended before this call was answered. Outcome unknown: it may or may not have "
     "happened, and it was not repeated. Check before you do it again."
 )
+STALE = "it was interrupted, and longer ago than limits.resume_window_seconds: send its session a message to go on"
 NOT_ANSWERED = "Interrupted: this call was not answered. Nothing is known of its outcome."
 
 
-def unanswered(
-    entries: Sequence[Entry], run: Run, ports: Ports, *, unstarted: Container[str] = ()
-) -> tuple[list[Called], list[Returned]]:
-    """Calls to make again (this run's, of tools that bear it or that were never begun), and results for those never made again. A call whose
-    result a person took out, and after which the model has spoken again, is history: it is not answered anew."""
+def unanswered(entries: Sequence[Entry], run: Run) -> tuple[list[Called], list[Returned]]:
+    """Calls to make again (this run's: the gate knows which of them were begun and must not be), and results for those
+    of other runs. A call whose result a person took out, and after which the model has spoken again, is history: it is
+    not answered anew."""
     again: list[Called] = []
     told: list[Returned] = []
     for called in dangling(_since_last_reply(entries)):
-        tool = ports.tools.get(called.tool)
-        ours = called.run == run.id
-        if ours and (tool is None or tool.effect is not Effect.ONCE or called.id in unstarted):
+        if called.run == run.id:
             again.append(called)
         else:
-            told.append(
-                Returned(of=called.id, text=INTERRUPTED if ours else NOT_ANSWERED, ok=False, run=run.id)
-            )
+            told.append(Returned(of=called.id, text=NOT_ANSWERED, ok=False, run=run.id))
     return again, told
 
 
@@ -120,14 +115,23 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
     if run.attempts > MAX_RESUMES:
         error = f"it was started {run.attempts} times and never came to an end"
         return await end(run, Status.LOST, ports, reason=Reason.RECOVERY_LIMIT, error=error)
-    ports.engine.submit(run.id)
+    ports.engine.submit(run.id, ahead=run.started_at is not None)
     return run
 
 
 async def resume_all(runs: Sequence[Run], ports: Ports) -> list[Run]:
-    """Those of these interrupted runs that are still to be had: another process may be faster with one of them."""
+    """Those of these interrupted runs that are still to be had: another process may be faster with one of them. What
+    lay longer than anybody remembers why is not begun again unasked: it is lost, and whoever asked for it is told."""
     taken: list[Run] = []
     for run in runs:
+        if _stale(run, ports):
+            taken.append(await end(run, Status.LOST, ports, reason=Reason.STALE, error=STALE))
+            continue
         with suppress(Refused):
             taken.append(await resume(run.id, ports, left_by=run.owner))
     return taken
+
+
+def _stale(run: Run, ports: Ports) -> bool:
+    begun = run.started_at or run.created_at
+    return (ports.chance.now() - begun).total_seconds() > ports.limits.resume_window_seconds

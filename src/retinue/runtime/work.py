@@ -15,7 +15,7 @@ from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
 from retinue.runtime import guard
 from retinue.runtime.announce import end, heard, news
-from retinue.runtime.approve import Caller, Parked, unstarted
+from retinue.runtime.approve import Caller, Parked
 from retinue.runtime.control import desert
 from retinue.runtime.hearing import Hearing
 from retinue.runtime.outcome import Outcome, failure
@@ -131,11 +131,7 @@ class _Work:
         said = conclusion(self.run, _all(earlier, talk))
         if said and (outcome := await self._over(said, talk, plan)):
             return outcome
-        again, lost = unanswered(talk.entries, self.run, self.ports)
-        if lost:
-            again, lost = unanswered(
-                talk.entries, self.run, self.ports, unstarted=await unstarted(self.run, self.ports)
-            )
+        again, lost = unanswered(talk.entries, self.run)
         if lost:
             await talk.append(*lost)
         await self._called(again, talk, plan)
@@ -328,7 +324,7 @@ class _Work:
             return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
 
     def _unmade(self, talk: Conversation, why: str) -> list[Returned]:
-        _, lost = unanswered(talk.entries, replace(self.run, id=""), self.ports)
+        _, lost = unanswered(talk.entries, replace(self.run, id=""))
         return [replace(result, text=f"No result: {why}.", run=self.run.id, at=self._at()) for result in lost]
 
     def _returned(self, called: Called, text: str) -> Returned:

@@ -9,10 +9,11 @@ from typing import TypeVar
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
+from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, deliveries, rows
+from retinue.ledger import approvals, deeds, deliveries, rows
 from retinue.ports import Tx
 
 T = TypeVar("T")
@@ -27,16 +28,18 @@ class MemoryLedger:
         self._events: list[Event] = []
         self._approvals: dict[str, Approval] = {}
         self._deliveries: dict[str, Delivery] = {}
+        self._deeds: dict[str, Deed] = {}
         self._closed = False
 
     async def do(self, step: Callable[[Tx], T]) -> T:
         """Gives way once, as every durable step does, so that what must not interleave is seen interleaving."""
         self._refuse_when_closed()
-        tx = MemoryTx(self._runs, self._events, self._approvals, self._deliveries)
+        tx = MemoryTx(self._runs, self._events, self._approvals, self._deliveries, self._deeds)
         value = step(tx)
         self._runs |= tx.changed
         self._approvals |= tx.asked
         self._deliveries |= tx.posted
+        self._deeds |= tx.done
         self._events += tx.emitted
         if self._listen is not None:
             for event in tx.emitted:
@@ -46,7 +49,7 @@ class MemoryLedger:
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         self._refuse_when_closed()
-        return step(LookingMemoryTx(self._runs, self._events, self._approvals, self._deliveries))
+        return step(LookingMemoryTx(self._runs, self._events, self._approvals, self._deliveries, self._deeds))
 
     async def close(self) -> None:
         self._closed = True
@@ -65,8 +68,11 @@ class MemoryTx:
         events: list[Event],
         approvals: dict[str, Approval],
         deliveries: dict[str, Delivery],
+        deeds: dict[str, Deed],
     ) -> None:
         self._runs = runs
+        self._deeds = deeds
+        self.done: dict[str, Deed] = {}
         self._deliveries = deliveries
         self.posted: dict[str, Delivery] = {}
         self._events = events
@@ -212,6 +218,16 @@ class MemoryTx:
         )
         return sorted(found, key=lambda each: each.id)
 
+    def deed(self, call: str) -> Deed | None:
+        return self.done.get(call) or self._deeds.get(call)
+
+    def set_deed(self, deed: Deed) -> None:
+        self.done[deed.call] = deeds.read(deeds.written(deed))
+
+    def deeds(self, run: str) -> list[Deed]:
+        found = [each for each in (self._deeds | self.done).values() if each.run == run]
+        return sorted(found, key=lambda each: each.call)
+
     def emit(self, event: Event) -> None:
         seq = len(self._events) + len(self.emitted) + 1
         self.emitted.append(rows.event_from(seq, rows.event_row(event)))
@@ -261,6 +277,9 @@ class LookingMemoryTx(MemoryTx):
 
     def set_delivery(self, delivery: Delivery) -> None:
         raise TypeError(f"a look only reads: use do to change delivery {delivery.id}")
+
+    def set_deed(self, deed: Deed) -> None:
+        raise TypeError(f"a look only reads: use do to change the deed of {deed.call}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

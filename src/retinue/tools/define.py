@@ -42,6 +42,7 @@ def tool(
     touches: tuple[Touch, str] | None = None,
     names_agent: str = "",
     looks: bool = False,
+    decides: bool = False,
     forbidden: str = "",
     misread: Callable[[str], str] | None = None,
 ) -> Callable[[Function], Tool]: ...
@@ -59,6 +60,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     touches: tuple[Touch, str] | None = None,
     names_agent: str = "",
     looks: bool = False,
+    decides: bool = False,
     forbidden: str = "",
     misread: Callable[[str], str] | None = None,
 ) -> Tool | Callable[[Function], Tool]:
@@ -86,6 +88,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
             asks=_asks(own, asks, Effect(effect), door=door),
             names_agent=names_agent,
             looks=looks,
+            decides=decides,
             forbidden=forbidden,
             misread=misread,
             touch=touches[0] if touches else "tool",

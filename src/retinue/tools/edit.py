@@ -1,14 +1,15 @@
 """edit: one text in a file replaced by another, and everything else left as it stands."""
 
 import asyncio
+import hashlib
 import re
-import threading
 from dataclasses import dataclass
 from typing import Annotated
+from weakref import WeakKeyDictionary
 
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call, Files
+from retinue.ports import Call, Files, Opened
 from retinue.tools.define import tool
 from retinue.tools.nearest import nearest
 from retinue.tools.plain import is_binary, placed, shown_line, shown_name, size
@@ -20,14 +21,15 @@ PLACES_SHOWN = 3
 LINES_SHOWN = 12
 _NUMBERS_SHOWN = 10
 
-_IN_TURN = threading.Lock()
-"""Several edits of one file in one reply build on each other, in whichever order they come."""
+DONE = "{name} was changed as asked: the process ended before it could say so."
+
+_LOCKS: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Lock] = WeakKeyDictionary()
 
 _ENDING = re.compile(r"\r?\n")
 _BARE = re.compile(r"(?<!\r)\n")
 
 
-@tool(effect=Effect.ONCE, category="files", touches=("write", "path"))
+@tool(effect=Effect.ONCE, category="files", touches=("write", "path"), decides=True)
 async def edit(
     call: Call,
     path: Annotated[str, "The file, relative to the workspace or absolute."],
@@ -40,7 +42,14 @@ async def edit(
     """Change a part of a text file. `old` must stand in the file exactly once, or give all=true. Line endings and
     the rights of the file stay as they are. Read the file first; use write to make a new one."""
     change = Change(old=old, new=new, everywhere=all)
-    return await asyncio.to_thread(_edited, call.files, path, change, call.session.workspace.root)
+    async with _in_turn():
+        planned = await asyncio.to_thread(_planned, call.files, path, change)
+        if call.recorded and planned.before == call.recorded:
+            return DONE.format(name=shown_name(path))
+        after = await asyncio.to_thread(_applied, planned, change)
+        await call.record(_digest(after.data))
+        await asyncio.to_thread(call.files.write, path, after.data, instead_of=planned.opened.data)
+    return _told(placed(planned.opened.real, call.session.workspace.root), planned.text, after.pieces)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,6 +57,25 @@ class Change:
     old: str
     new: str
     everywhere: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Before:
+    """The file as it was found."""
+
+    opened: Opened
+    text: str
+    name: str
+
+    @property
+    def before(self) -> str:
+        return _digest(self.opened.data)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class After:
+    data: bytes
+    pieces: "list[Piece]"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,29 +87,35 @@ class Piece:
     new: str
 
 
-def _edited(files: Files, path: str, change: Change, root: str) -> str:
+def _in_turn() -> asyncio.Lock:
+    """Several edits of one file in one reply build on each other, in whichever order they come."""
+    return _LOCKS.setdefault(asyncio.get_running_loop(), asyncio.Lock())
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _planned(files: Files, path: str, change: Change) -> Before:
     if not change.old:
         raise Failed("old is empty: give the text that is to be replaced, or use write for a whole file")
     if change.old == change.new:
         raise Failed("old and new are the same: nothing would change")
-    with _IN_TURN:
-        return _read_and_written(files, path, change, root)
-
-
-def _read_and_written(files: Files, path: str, change: Change, root: str) -> str:
     opened = files.read(path, max_bytes=MAX_FILE)
     name = shown_name(path)
     if opened.size > len(opened.data):
         raise Failed(f"{name} is {size(opened.size)}: only files up to {size(MAX_FILE)} can be edited")
-    text = _decoded(opened.data, name)
-    pieces = pieces_of(text, change, name)
-    changed = applied(text, pieces)
-    if changed == text:
+    return Before(opened=opened, text=_decoded(opened.data, name), name=name)
+
+
+def _applied(file: Before, change: Change) -> After:
+    pieces = pieces_of(file.text, change, file.name)
+    changed = applied(file.text, pieces)
+    if changed == file.text:
         raise Failed(
-            f"old and new differ only in line endings, and those of {name} stay: nothing would change"
+            f"old and new differ only in line endings, and those of {file.name} stay: nothing would change"
         )
-    files.write(path, encoded(changed), instead_of=opened.data)
-    return _told(placed(opened.real, root), text, pieces)
+    return After(data=encoded(changed), pieces=pieces)
 
 
 def _decoded(data: bytes, name: str) -> str:

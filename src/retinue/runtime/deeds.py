@@ -1,0 +1,69 @@
+"""What must not happen twice: written down before it begins and when it has ended, and known again after a crash."""
+
+from dataclasses import replace
+
+from retinue.domain.deed import Deed, Progress, digest
+from retinue.domain.tool import Effect
+from retinue.domain.transcript import Called, Returned
+from retinue.ports import Ports, Tool, Tx
+from retinue.runtime.recover import INTERRUPTED
+
+
+async def known(called: Called, tool: Tool, ports: Ports) -> tuple[bool, str] | None:
+    """The answer to a call that was begun before: what it ended with, or that nobody knows. None: it may be made, for
+    the first time or because the tool itself finds out whether it has happened."""
+    if tool.effect is not Effect.ONCE:
+        return None
+    deed = await ports.ledger.look(lambda tx: tx.deed(called.id))
+    if deed is None:
+        return None
+    if deed.progress is Progress.ENDED:
+        return deed.ok, deed.text
+    if tool.decides:
+        return None
+    if deed.progress is Progress.STARTED:
+        await ports.ledger.do(lambda tx: tx.set_deed(deed.lost()))
+    return False, INTERRUPTED
+
+
+async def begun(called: Called, run: str, tool: Tool, ports: Ports) -> str:
+    """The deed is on disk before it is done. Says what the call wrote down when it was made before."""
+    if tool.effect is not Effect.ONCE:
+        return ""
+
+    def step(tx: Tx) -> str:
+        if (before := tx.deed(called.id)) is not None:
+            return before.note
+        tx.set_deed(
+            Deed(
+                call=called.id,
+                run=run,
+                tool=called.tool,
+                digest=digest(called.tool, called.args),
+                started_at=ports.chance.now(),
+            )
+        )
+        return ""
+
+    return await ports.ledger.do(step)
+
+
+async def noted(called: Called, note: str, ports: Ports) -> None:
+    """What the tool will have done, before it does it."""
+
+    def step(tx: Tx) -> None:
+        if (deed := tx.deed(called.id)) is not None:
+            tx.set_deed(replace(deed, note=note))
+
+    await ports.ledger.do(step)
+
+
+async def ended(called: Called, returned: Returned, ports: Ports) -> None:
+    """It has ended, and how: if the process dies before the file has the result, this is what is left of it."""
+
+    def step(tx: Tx) -> None:
+        deed = tx.deed(called.id)
+        if deed is not None and deed.progress is Progress.STARTED:
+            tx.set_deed(deed.ended(ok=returned.ok, text=returned.text, at=ports.chance.now()))
+
+    await ports.ledger.do(step)

@@ -1,0 +1,153 @@
+"""Deeds: what must not happen twice is written down before and after, and a crash in between is told honestly."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.deed import Deed, Progress
+from retinue.domain.run import Run, Status
+from retinue.ports import Tool, Tx
+from retinue.runtime.recover import INTERRUPTED
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+
+async def deeds_of(house: Any, run: Run) -> list[Deed]:
+    def step(tx: Tx) -> list[Deed]:
+        return tx.deeds(run.id)
+
+    return await house.ports.ledger.look(step)
+
+
+def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
+    @tool(name="mail", asks="never")
+    async def mail(to: str) -> str:
+        """Sends one."""
+        sent.append(to)
+        if hold is not None:
+            await hold.wait()
+        return f"sent to {to}"
+
+    return mail
+
+
+MAIL = ("mail", '{"to": "ann"}')
+
+
+async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: Any):
+    seen: list[list[Deed]] = []
+
+    @tool(name="mail", asks="never")
+    async def mail(to: str) -> str:
+        """Sends one."""
+        seen.append(await deeds_of(house, run))
+        return f"sent to {to}"
+
+    async with world.open(calls(MAIL), says("Done."), tools=[mail]) as house:
+        run = await house.ask("Go.")
+        await house.engine.wait(run.id)
+        (before,), (after,) = seen[0], await deeds_of(house, run)
+        assert (before.progress, before.tool, before.ended_at) == (Progress.STARTED, "mail", None)
+        assert (after.progress, after.ok, after.text) == (Progress.ENDED, True, "sent to ann")
+        assert after.digest == before.digest
+
+
+async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(world: Any):
+    """Shows: P10, P12."""
+    sent: list[str] = []
+    async with world.open(calls(MAIL), tools=[mailer(sent, asyncio.Event())]) as house:
+        run = await house.ask("Go.")
+        await house.until("tool.started")
+        while not sent:  # noqa: ASYNC110  (a list does not call)
+            await asyncio.sleep(0.001)
+    async with world.open(says("I asked ann."), tools=[mailer(sent)]) as house:
+        run = await house.resume(run)
+        assert (run.status, sent) == (Status.DONE, ["ann"])
+        (result,) = await house.results(run)
+        assert (result.ok, result.text) == (False, INTERRUPTED)
+        (deed,) = await deeds_of(house, run)
+        assert deed.progress is Progress.UNKNOWN
+
+
+async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: Any):
+    """Shows: P10, P11."""
+    sent: list[str] = []
+    async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
+        run = await house.ask("Go.")
+        begin = house.ports.ledger.do
+
+        async def do(step: Any) -> Any:
+            if "begun" in getattr(step, "__qualname__", ""):
+                await asyncio.Event().wait()
+            return await begin(step)
+
+        house.ports.ledger.do = do
+        await house.until("tool.started")
+        await asyncio.sleep(0)
+    del world.ledger.do
+    assert sent == []
+    async with world.open(says("Done."), tools=[mailer(sent)]) as house:
+        run = await house.resume(run)
+        assert (run.status, sent) == (Status.DONE, ["ann"])
+        (result,) = await house.results(run)
+        assert result.text == "sent to ann"
+
+
+async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Any):
+    """Shows: P10."""
+    sent: list[str] = []
+    async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
+        ended = asyncio.Event()
+        do = house.ports.ledger.do
+
+        async def then_dies(step: Any) -> Any:
+            found = await do(step)
+            if "ended" in getattr(step, "__qualname__", "") and "deeds" in step.__module__:
+                ended.set()
+                await asyncio.Event().wait()
+            return found
+
+        house.ports.ledger.do = then_dies
+        run = await house.ask("Go.")
+        await asyncio.wait_for(ended.wait(), 20)
+    del world.ledger.do
+    async with world.open(says("Done."), tools=[mailer(sent)]) as house:
+        run = await house.resume(run)
+        (result,) = await house.results(run)
+        assert (sent, result.ok, result.text) == (["ann"], True, "sent to ann")
+
+
+async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Any):
+    """Shows: P10."""
+    for written in (True, False):
+        place = Path(world.workspace) / "a.txt"
+        place.write_text("old\n")
+        wish = ("edit", json.dumps({"path": "a.txt", "old": "old", "new": "old old"}))
+        async with world.open(calls(wish)) as house:
+            noted = asyncio.Event()
+            do = house.ports.ledger.do
+
+            async def then_dies(step: Any, do: Any = do, noted: Any = noted) -> Any:
+                found = await do(step)
+                if "noted" in getattr(step, "__qualname__", ""):
+                    noted.set()
+                    await asyncio.Event().wait()
+                return found
+
+            house.ports.ledger.do = then_dies
+            run = await house.ask("Go.")
+            await asyncio.wait_for(noted.wait(), 20)
+        del world.ledger.do
+        if written:
+            place.write_text("old old\n")
+        async with world.open(says("Done.")) as house:
+            run = await house.resume(run)
+            (result,) = await house.results(run)
+            assert (result.ok, place.read_text()) == (True, "old old\n")
+
+
+async def test_reading_leaves_no_deed(world: Any):
+    async with world.open(calls(("ls", "{}"), ("todo", '{"items": []}')), says("Done.")) as house:
+        run = await house.run("Go.")
+        assert await deeds_of(house, run) == []
