@@ -14,7 +14,8 @@ TABLE = {
         "chat": ("talk with an agent, line by line", "retinue.surfaces.cli.chat:chat"),
         "send": ("one more message to a session", "retinue.surfaces.cli.run:send"),
         "spawn": ("a child of a session, with its own paths", "retinue.surfaces.cli.run:spawn"),
-        "wait": ("until runs have ended", "retinue.surfaces.cli.run:wait"),
+        "wait": ("until runs have ended", "retinue.surfaces.cli.wait:wait"),
+        "attach": ("follow what happens in a session", "retinue.surfaces.cli.attach:attach"),
     },
     "Conversations": {
         "sessions": (

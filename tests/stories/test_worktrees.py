@@ -3,11 +3,15 @@
 import asyncio
 import os
 import subprocess
+import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retinue.sandbox.probe import Probe
+from retinue.sandbox.shell import bound
+from retinue.sandbox.worktree import Worktrees
 from retinue.testing.replies import calls, reply
 
 SANDBOX = "workspace: {isolation: sandbox, writable: true}\n"
@@ -339,3 +343,28 @@ async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(mach
     ]
     assert [f"words of {name}" in results[4] for name in names] == [True, False, False]
     assert (place / "docs" / "new.md").read_text() == "new\n"
+
+
+async def test_a_worktree_whose_session_never_came_to_be_goes_with_the_next_start(machine: Any):
+    """As a crash in between leaves it. The worktree of a session stays, whoever else was killed.
+
+    Shows: P32.
+    """
+    repo = repository(machine)
+    async with machine.serving([reply("Looked.")]):
+        run = (await machine("run", "--json", "--agent", "builder", "Look")).json
+    kept = Path((await place_of(machine, run["slug"]))["root"])
+    probe = Probe()
+    trees = Worktrees(
+        machine.home / "worktrees", held=bound(probe, os.environ), level=probe.level, trusted=lambda _: True
+    )
+    assert await trees.make(str(repo), "orphan") is not None
+    assert len(worktrees(machine)) == 2
+    long_ago = time.time() - 3600
+    for noted in (*(machine.home / "unclaimed").iterdir(), *(repo / ".git/worktrees").iterdir()):
+        os.utime(noted, (long_ago, long_ago))
+    async with machine.open():
+        pass
+    assert worktrees(machine) == [kept]
+    assert git(repo, "branch", "--list", "retinue/*").split() == ["+", f"retinue/{kept.name}"]
+    assert list((machine.home / "unclaimed").iterdir()) == []

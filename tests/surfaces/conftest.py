@@ -25,6 +25,19 @@ SETTLED = 0.03
 """A write of the command is read in pieces, all of them within this time."""
 
 
+HELD = '''
+import asyncio, os
+from retinue import tool
+
+@tool(effect="read")
+async def hold(name: str) -> str:
+    """Holds until the file of this name is gone."""
+    while os.path.exists(name):
+        await asyncio.sleep(0.01)
+    return "held"
+'''
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ran:
     """What came of one command."""
@@ -286,6 +299,20 @@ def retinue(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Retinue]:
     command = Retinue(env=isolated_env, folder=folder)
     yield command
     command.close()
+
+
+@pytest.fixture
+def house(retinue: Retinue) -> Retinue:
+    """Nobody is asked, and a tool works as long as a test wants it to."""
+    (retinue.folder / "held.py").write_text(HELD)
+    (retinue.folder / "gate").touch()
+    agents = Path(retinue.env["RETINUE_CONFIG"]) / "agents"
+    agents.mkdir()
+    (agents / "researcher.md").write_text("---\nname: researcher\ntools: [hold]\n---\nYou look.\n")
+    settings = {"tools": ["held:hold"], "approvals": "auto"}
+    (Path(retinue.env["RETINUE_CONFIG"]) / "config.json").write_text(json.dumps(settings))
+    retinue.env["PYTHONPATH"] = str(retinue.folder)
+    return retinue
 
 
 @pytest.fixture

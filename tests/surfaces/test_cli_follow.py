@@ -48,12 +48,13 @@ def a_run(**facts: Any) -> Run:
 
 
 def an_event(kind: Kind, run: str = "R", **data: Any) -> Event:
-    return Event(kind=kind, at=NOW, session="S", run=run, agent="scout", data=data)
+    above = "" if run == "R" else "R"
+    return Event(kind=kind, at=NOW, session="S", run=run, parent_run=above, agent="scout", data=data)
 
 
 def followed(out: io.StringIO, err: io.StringIO, *events: Event, run: Run | None = None) -> Follower:
     follower = Follower(Terminal(json=False, out=out, err=err))
-    follower.follow(run or a_run())
+    follower.follow([run or a_run()])
     for event in events:
         follower.heard(event)
     return follower
@@ -90,9 +91,10 @@ def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.Mon
         out,
         err,
         an_event("tool.started", tool="agent", call="C", args='{"task":\n"x"}'),
+        an_event("run.queued", run="child"),
         an_event("text.delta", run="child", text="not this"),
-        an_event("tool.started", run="child", tool="read", args='{"path": "\x1b[2J"}'),
-        an_event("tool.ended", run="child", tool="read", ok=False),
+        an_event("tool.started", run="child", tool="read", call="D", args='{"path": "\x1b[2J"}'),
+        an_event("tool.ended", run="child", tool="read", call="D", ok=False),
         an_event("run.ended", run="child", status="done"),
         an_event("run.state", phase="model", note="rate limited, again in 3 s"),
         an_event("text.delta", text="this"),
@@ -100,10 +102,10 @@ def test_only_the_words_of_the_run_itself_are_its_answer(monkeypatch: pytest.Mon
     )
     assert out.getvalue() == "this\n"
     assert err.getvalue().splitlines() == [
-        '· agent {"task": "x"}',
-        '· scout: read {"path": "␛[2J"}',
-        "· scout: read did not work",
-        "· scout: done",
+        "· agent x",
+        "· scout#2: read ␛[2J",
+        "· scout#2: read did not work",
+        "· scout#2 done in 0s",
         "· rate limited, again in 3 s",
     ]
 
@@ -112,20 +114,20 @@ def test_what_was_heard_before_the_run_was_known_is_shown_too():
     out = io.StringIO()
     follower = Follower(Terminal(json=False, out=out, err=io.StringIO()))
     follower.heard(an_event("text.delta", text="early"))
-    follower.follow(a_run())
-    follower.finish(a_run(text="early"))
+    follower.follow([a_run()])
+    follower.finish([a_run(text="early")])
     assert out.getvalue() == "early\n"
 
 
 def test_words_that_never_came_in_pieces_are_shown_whole():
     out = io.StringIO()
-    followed(out, io.StringIO()).finish(a_run(text="all at once"))
+    followed(out, io.StringIO()).finish([a_run(text="all at once")])
     assert out.getvalue() == "all at once\n"
 
 
 def test_a_reader_that_left_does_not_disturb_the_run():
     follower = followed(Gone(), io.StringIO(), *RETRIED)
-    follower.finish(a_run(text="The capital is Paris."))
+    follower.finish([a_run(text="The capital is Paris.")])
     assert follower.gone
 
 

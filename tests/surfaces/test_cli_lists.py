@@ -12,8 +12,8 @@ SHOW_KEYS = {
     "updated_at", "pinned_at", "last_snippet", "attributes", "status", "entries", "announcements",
 }  # fmt: skip
 MORE_KEYS = {
-    "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "deadline_at", "delivery",
-    "attempts", "workspace", "scope_hash", "effects",
+    "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role",
+    "trigger", "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "effects",
 }  # fmt: skip
 
 

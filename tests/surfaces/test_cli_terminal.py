@@ -101,6 +101,19 @@ def test_a_table_is_aligned_also_with_wide_characters():
     assert out.getvalue() == "A     B\n漢字  x\nabc   y␛[2J\n"
 
 
+def test_the_first_column_of_a_table_is_set_in_where_it_stands_below_another():
+    terminal, out, _ = a_terminal()
+    rows = [{"a": "one", "b": "  x"}, {"a": "  two", "b": "y"}, {"a": " " * 900 + "far", "b": ""}]
+    terminal.rows(rows, (("A", lambda row: row["a"]), ("B", lambda row: row["b"])), empty="")
+    indented = [line[:26].rstrip() for line in out.getvalue().splitlines()]
+    assert indented == [
+        "A                        B",
+        "one                      x",
+        "  two                    y",
+        " " * 20 + "far",
+    ]
+
+
 def test_an_empty_list_says_what_to_do_and_leaves_standard_output_alone():
     terminal, out, err = a_terminal()
     terminal.rows([], (), empty="nothing yet: begin")

@@ -22,7 +22,7 @@ from retinue.app.log import log_line
 from retinue.app.operator import Operator
 from retinue.app.rights import DEFAULT_AGENT, Rights
 from retinue.app.sessions import LIVE, Sessions
-from retinue.app.vacancy import vacate
+from retinue.app.vacancy import vacate, workplaces
 from retinue.app.wiring import Question, check_model, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.agent import Agent
@@ -39,7 +39,7 @@ from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
+from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, RetinueError, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control
@@ -121,6 +121,16 @@ class App(Sessions, Rights):
         )
         Rights.__init__(self, ports, self.store, self._owner_is_alive)
         self._engine.start(orders(self._ports, self._crashed, self._owner_is_alive))
+
+    async def sweep(self) -> None:
+        """Worktrees that a crash left before their session was there. Nothing of it keeps anybody from starting."""
+
+        async def inhabited() -> set[str]:
+            return workplaces(await self.sessions(), await self.runs(live=True))
+
+        with suppress(OSError, RetinueError):
+            for place in await self._worktrees.sweep(inhabited):
+                log_line(self.config.home, {"at": "start", "a worktree without a session was removed": place})
 
     async def close(self) -> None:
         await self._engine.close()

@@ -33,6 +33,7 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
         settings = replace(settings, approvals=approvals)
     app = App(settings, tools, ask or nobody)
     try:
+        await app.sweep()
         yield app
     finally:
         await app.close()

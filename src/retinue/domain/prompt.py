@@ -23,6 +23,13 @@ LEFT_OUT = "This conversation is too long to be shown whole: its earlier entries
 SYSTEM_PREFIX = "system_"
 """Only the runtime registers tools with this prefix; they are always available and never listed."""
 
+MESSAGE = "agents_message"
+"""The tool for asking other agents that is named before all others."""
+LISTING = "agents_list"
+MAX_AGENTS = 50
+"""So many other agents are named in a prompt."""
+MAX_INTRODUCTION = 240
+
 
 def base(agent: Agent | None) -> str:
     """The agent's own words; else a sentence made of its name; else ours."""
@@ -34,9 +41,16 @@ def base(agent: Agent | None) -> str:
 
 
 def system_prompt(
-    agent: Agent | None, tools: Iterable[tuple[str, str]], *, depth: int = 0, task: str = ""
+    agent: Agent | None,
+    tools: Iterable[tuple[str, str]],
+    *,
+    depth: int = 0,
+    task: str = "",
+    others: Sequence[Agent] = (),
+    doors: Sequence[str] = (),
 ) -> str:
-    """`tools` are names and descriptions, in the order the model gets them. Informational only: rights are elsewhere."""
+    """`tools` are names and descriptions, in the order the model gets them; `others` the agents that it can name, and
+    `doors` the tools it names them to. Informational only: rights are elsewhere."""
     sections: list[str] = []
     if depth > 0:
         sections.append(PREAMBLE)
@@ -46,6 +60,8 @@ def system_prompt(
     shown = [(name, text) for name, text in tools if not name.startswith(SYSTEM_PREFIX)]
     if shown:
         sections.append(tools_section(shown))
+    if others and doors:
+        sections.append(agents_section(others, doors, more=LISTING in {name for name, _ in shown}))
     return "\n\n".join(section.strip("\n") for section in sections)
 
 
@@ -61,6 +77,24 @@ def task_section(task: str) -> str:
 
 def tools_section(tools: Sequence[tuple[str, str]]) -> str:
     return "Available tools:\n" + "\n".join(f"- {name}: {short(text)}" for name, text in tools)
+
+
+def agents_section(others: Sequence[Agent], doors: Sequence[str], *, more: bool = True) -> str:
+    """Who else there is, and how to ask them. A long list is cut, and says by how much; `more`: it can be had whole."""
+    lines = [f"- {each.name}: {_introduced(each)}" for each in others[:MAX_AGENTS]]
+    if len(others) > MAX_AGENTS:
+        lines.append(f"- and {len(others) - MAX_AGENTS} more{f': {LISTING}' if more else ''}")
+    by = MESSAGE if MESSAGE in doors else " or ".join(doors)
+    listed = "\n".join(lines)
+    return (
+        f"Available agents you can delegate to:\n{listed}\n\nUse {by} to ask another agent to perform a task."
+    )
+
+
+def _introduced(agent: Agent) -> str:
+    """Its title and what it is for, on one line that no definition makes longer than this."""
+    told = " - ".join(" ".join(part.split()) for part in (agent.display_name, agent.description) if part)
+    return f"{told[: MAX_INTRODUCTION - 1]}…" if len(told) > MAX_INTRODUCTION else told or agent.name
 
 
 def short(text: str) -> str:

@@ -1,10 +1,12 @@
 """What a run goes by: definition, rights, tools, prompt and model, fixed at its start."""
 
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Paths
+from retinue.domain.approval import Answer
 from retinue.domain.level import Level
-from retinue.domain.prompt import system_prompt
+from retinue.domain.prompt import MESSAGE, system_prompt
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
@@ -12,6 +14,7 @@ from retinue.domain.tool import ToolSpec
 from retinue.domain.turn import Model
 from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
+from retinue.runtime.peers import nameable, peers
 
 LEAF = "leaf"
 """The attribute of a session that starts nobody."""
@@ -30,8 +33,10 @@ class Plan:
 
 async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
-    scope = await held(scope_of(agent, session, ports, run=run), ports)
-    tools = tuple(_shown(tool, scope, ports) for tool in offered(ports.tools, scope).values())
+    scope = await held(await _added(scope_of(agent, session, ports, run=run), run, ports), ports)
+    having = offered(ports.tools, scope).values()
+    tools = _shown(having, scope, ports)
+    doors = [tool.spec.name for tool in having if tool.names_agent or tool.spec.name == MESSAGE]
     model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
         model = replace(model, thinking=run.ask.thinking)
@@ -39,16 +44,24 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
         agent=agent,
         scope=scope,
         tools=tools,
-        system=system_prompt(agent, [(tool.name, tool.description) for tool in tools], depth=scope.depth),
+        system=system_prompt(
+            agent,
+            [(tool.name, tool.description) for tool in tools],
+            depth=session.depth,  # in a conversation of its own an agent is itself, whoever asks for the run
+            others=peers(session.agent, scope, session.workspace.meant, ports) if doors else (),
+            doors=doors,
+        ),
         model=model,
     )
 
 
-def _shown(tool: Tool, scope: Scope, ports: Ports) -> ToolSpec:
+def _shown(having: Collection[Tool], scope: Scope, ports: Ports) -> tuple[ToolSpec, ...]:
     """A tool that takes an agent's name shows which names there are for this agent."""
-    if not tool.names_agent:
-        return tool.spec
-    names = [name for name in ports.agents.names() if scope.agent(name).ok]
+    names = nameable(scope, ports) if any(tool.names_agent for tool in having) else []
+    return tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
+
+
+def _naming(tool: Tool, names: list[str]) -> ToolSpec:
     known = dict(tool.spec.schema["properties"])
     known[tool.names_agent] = {**known[tool.names_agent], "enum": names}
     return replace(tool.spec, schema={**tool.spec.schema, "properties": known})
@@ -65,7 +78,7 @@ async def definition(session: Session, ports: Ports) -> Agent:
 
 def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = None) -> Scope:
     """A run that an agent asked for in a conversation not below its own is as deep as that makes it, and held to what
-    that agent could hand on."""
+    that agent could hand on: what a person once allowed this conversation, they did not allow that agent."""
     place = session.workspace
     above = () if run is None else run.ask.ceilings
     ground = Ground(
@@ -80,7 +93,20 @@ def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = 
         ceilings=(*session.ceilings, *above),
         lifted=session.lifted,
     )
-    return compile_scope(agent, ground, ports.bounds())
+    scope = compile_scope(agent, ground, ports.bounds())
+    return replace(scope, lifted=Paths()) if above and session.top else scope
+
+
+async def _added(scope: Scope, run: Run, ports: Ports) -> Scope:
+    """What a person added because this very run asked for it is its own, whoever asked for the run."""
+    if not run.ask.ceilings:
+        return scope
+    asked = await ports.ledger.look(lambda tx: tx.approvals(run=run.id))
+    for each in asked:
+        tool = ports.tools.get(each.tool)
+        if each.answer is Answer.ADD and tool is not None and tool.touch in ("read", "write"):
+            scope = scope.plus(each.resource, tool.touch)
+    return scope
 
 
 async def held(scope: Scope, ports: Ports) -> Scope:

@@ -1,13 +1,14 @@
 """Worktrees: a workspace of its own for one session, made by git and held by the sandbox while git works."""
 
 # Names are joined and compared as text here, as git and the scope's patterns have them.
-# ruff: noqa: PTH102, PTH112, PTH114, PTH118, PTH119
+# ruff: noqa: PTH102, PTH106, PTH112, PTH114, PTH116, PTH118, PTH119
 
 import asyncio
 import os
 import shlex
 import shutil
-from collections.abc import Awaitable, Callable
+import time
+from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from retinue.domain.level import Level
@@ -16,6 +17,7 @@ from retinue.domain.scope import Scope
 from retinue.errors import Failed, Refused, RetinueError
 from retinue.ports import Ran, Shell
 from retinue.sandbox.repository import Repository, repository
+from retinue.sandbox.unclaimed import PATIENCE, Unclaimed
 
 SECONDS = 300.0
 BRANCHES = "retinue"
@@ -33,6 +35,12 @@ _GIT = (
 """Nothing of the repository's is run for its own sake: neither hooks nor monitors, and nothing is fetched. What its
 filters are, git starts: in the sandbox, with the new folder and git's notes on it in reach, and nothing else."""
 
+UNCLAIMED = "unclaimed"
+"""The folder beside the worktrees in which those are noted that no session may name yet."""
+
+_LOCK, _UNFINISHED = "locked", b"initializing"
+"""Git's own mark on a worktree that it is still making."""
+
 Trusted = Callable[[str], bool]
 
 
@@ -49,6 +57,7 @@ class Worktrees:
     ) -> None:
         """`held` runs git as every command is run: under a scope."""
         self.folder = folder
+        self.unclaimed = Unclaimed(folder=os.path.join(folder.parent, UNCLAIMED))
         self._held = held
         self._level = level
         self._trusted = trusted
@@ -63,6 +72,7 @@ class Worktrees:
         target = os.path.join(os.path.realpath(self.folder), name)
         try:
             self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self.unclaimed.note(name, found.main)
             os.mkdir(target, 0o700)
         except OSError as error:
             raise _not_made(found, str(error)) from error
@@ -93,13 +103,52 @@ class Worktrees:
             await self._branch(found, "-d", target)
         except (OSError, RetinueError):
             return False
+        self.unclaimed.drop(os.path.basename(target))
         return True
+
+    async def sweep(self, inhabited: Callable[[], Awaitable[Collection[str]]]) -> list[str]:
+        """Takes away what a crash left between a worktree and its session, and says what that was. Nobody is asked
+        who works where unless there is something to take away; what holds work stays."""
+        gone: list[str] = []
+        if not (due := list(self.unclaimed.due())):
+            return gone
+        taken = {self.around(root) for root in await inhabited() if root}
+        for name, source, age in due:
+            target = os.path.join(os.path.realpath(self.folder), name)
+            if target in taken or not os.path.lexists(target):
+                self.unclaimed.drop(name)
+            elif await self._swept(target, source, age):
+                gone.append(target)
+                self.unclaimed.drop(name)
+            else:
+                self.unclaimed.put_off(name)
+        return gone
 
     def around(self, root: str) -> str | None:
         """The worktree that a folder is in, if it is one of ours."""
         above = os.path.realpath(self.folder)
         first = os.path.relpath(root, above).split("/")[0]
         return None if first in ("", ".", "..") else os.path.join(above, first)
+
+    async def _swept(self, target: str, source: str, age: float) -> bool:
+        """One that git never finished holds nobody's work. Until git's own time is up, somebody may be at it."""
+        try:
+            if (found := repository(source)) is None:
+                os.rmdir(target)
+                return True
+            notes = found.notes_on(target)
+            if notes is not None and not _is_unfinished(notes):
+                old = time.time() - os.stat(notes).st_mtime > PATIENCE
+                return old and await self.remove(target, source)
+            if age < SECONDS + PATIENCE:
+                return False
+            await self._may(found.top)
+            if notes is None:
+                os.rmdir(target)
+            await self._undone(found, target)
+        except (OSError, RetinueError):
+            return False
+        return not os.path.lexists(target)
 
     async def _made(self, found: Repository, root: str, target: str) -> tuple[str, str]:
         found.make_room(BRANCHES)
@@ -114,6 +163,7 @@ class Worktrees:
             if os.path.islink(place):
                 raise _not_made(found, f"{place} is a link there: commit what is in {root} first")
             Path(place).mkdir(exist_ok=True)
+        self.unclaimed.touch(os.path.basename(target))
         return place, found.main
 
     async def _undone(self, found: Repository, target: str) -> None:
@@ -121,6 +171,7 @@ class Worktrees:
         for place in (target, notes):
             if place and os.path.isdir(place):
                 _gone(place)
+        self.unclaimed.drop(os.path.basename(target))
         try:
             await self._branch(found, "-D", target)
         except RetinueError:
@@ -170,6 +221,13 @@ class Worktrees:
 
 def _line(*words: str) -> str:
     return f"{' '.join(_ENVIRONMENT)} {shlex.join((*_GIT, *words))}"
+
+
+def _is_unfinished(notes: str) -> bool:
+    try:
+        return Path(notes, _LOCK).read_bytes().strip() == _UNFINISHED
+    except OSError:
+        return False
 
 
 def _gone(place: str) -> None:

@@ -1,31 +1,69 @@
 """A run as it goes: its words to standard output, its doings to standard error, Ctrl-C to stop it."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from contextlib import suppress
+import os
+import signal
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import contextmanager
 
 from retinue.app import App
-from retinue.domain.approval import Approval, State
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, as_json
-from retinue.errors import Refused, RetinueError
+from retinue.domain.transcript import Called, Entry, Notice, Said
 from retinue.surfaces.cli.command import exit_code
 from retinue.surfaces.cli.person import Person, interrupts
+from retinue.surfaces.cli.progress import Progress
+from retinue.surfaces.cli.stay import ended, family
 from retinue.surfaces.cli.terminal import Terminal, one_line
-
-LOOK_SECONDS = 0.25
-"""How often it is looked whether somebody elsewhere has answered."""
+from retinue.surfaces.cli.tree import counted, spoken
 
 
 async def followed(app: App, terminal: Terminal, born: Callable[[], Awaitable[Run]]) -> Run:
     """Starts a run and stays with it until its end. Ctrl-C cancels the run; a second one leaves at once."""
-    follower = Follower(terminal)
-    with app.listen(follower.heard), interrupts() as pressed:
-        run = await born()
-        follower.follow(run)
-        run = (await ended(app, [run.id], pressed, Person(terminal=terminal)))[0]
-        follower.finish(run)
-    return run
+
+    async def one() -> list[Run]:
+        return [await born()]
+
+    return (await all_followed(app, terminal, one))[0]
+
+
+async def all_followed(
+    app: App, terminal: Terminal, born: Callable[[], Awaitable[Sequence[Run]]], *, cancels: bool = True
+) -> list[Run]:
+    """The same with several runs at once. Of one its words are shown as they come; of several, in this order, when
+    all have ended. Without `cancels` Ctrl-C only leaves, and Left is raised."""
+    person = Person(terminal=terminal)
+    follower = Follower(terminal, asking=person.turn.locked)
+    with app.listen(follower.heard), interrupts() as pressed, outlived():
+        runs = await born()
+        follower.several = len(runs) > 1
+        follower.follow(runs, await family(app, runs))
+        ids = [run.id for run in runs]
+        async with follower.progress.shown(app):
+            done = await ended(app, ids, pressed, person, leaving=follower.progress.stop, cancels=cancels)
+        follower.finish(done)
+    return done
+
+
+@contextmanager
+def outlived() -> Generator[None]:
+    """A terminal that is closed takes the view away, not the runs: inside they go on without it."""
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        yield
+        return
+    lost = [number for number in (1, 2) if os.isatty(number)]
+
+    def closed() -> None:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for number in lost:
+            os.dup2(nowhere, number)
+
+    loop = asyncio.get_running_loop()
+    loop.add_signal_handler(signal.SIGHUP, closed)
+    try:
+        yield
+    finally:
+        loop.remove_signal_handler(signal.SIGHUP)
 
 
 async def reported(app: App, terminal: Terminal, run: Run) -> int:
@@ -54,36 +92,53 @@ def ending(run: Run) -> str:
 
 
 class Follower:
-    """Listens to a process's events and shows those of one run and of the runs it asked for."""
+    """Listens to a process's events and shows those of the runs one looks at, and of the runs they asked for."""
 
-    def __init__(self, terminal: Terminal) -> None:
+    def __init__(self, terminal: Terminal, *, asking: Callable[[], bool] = lambda: False) -> None:
         self.terminal = terminal
-        self.progress = terminal.err.isatty()
-        self.run = ""
+        self.progress = Progress(terminal.footer, asking=asking)
+        self.notes = terminal.err.isatty()
+        self.runs: frozenset[str] = frozenset()
+        self.several = False
+        """Whether they go on at the same time: then their words are not shown as they come."""
         self.early: list[Event] = []
         self.turn: list[str] = []
+        self.here: set[str] = set()
+        """Runs whose words are heard because this process works them."""
+        self.calls: set[str] = set()
+        """Calls that were told of: a run that waited makes its open calls again."""
         self.said = False
         self.mid_line = False
         self.gone = False
 
-    def follow(self, run: Run) -> None:
-        """What was heard before the run's id was known is shown now."""
-        self.run = run.id
+    def follow(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
+        """What was heard before the runs' ids were known is shown now."""
+        self.runs |= {run.id for run in runs}
+        self.progress.watch(runs, family)
         early, self.early = self.early, []
         for event in early:
             self.heard(event)
 
     def heard(self, event: Event) -> None:
         """Never raises: a listener must not disturb the run, not even when its own reader has gone."""
-        if not self.run:
+        if not self.runs:
             self.early.append(event)
             return
-        if (show := _SHOWN.get(event.kind)) is not None:
+        if (show := _SHOWN.get(event.kind)) is not None and self.progress.tree.knows(event):
             self._guarded(lambda: show(self, event))
+        self.progress.hear(event)
 
-    def finish(self, run: Run) -> None:
+    def finish(self, runs: Sequence[Run]) -> None:
         """Words that never came in pieces are shown whole."""
-        self._guarded(lambda: self._last(run))
+        self._guarded(lambda: self._last(runs))
+
+    def added(self, entry: Entry) -> None:
+        """What another process has added to a conversation's file."""
+        self._guarded(lambda: self._add(entry))
+
+    def close(self) -> None:
+        """The last line is left whole."""
+        self._guarded(lambda: self._last(()))
 
     def _guarded(self, show: Callable[[], None]) -> None:
         if self.gone:
@@ -93,14 +148,16 @@ class Follower:
         except OSError:
             self.gone = True
 
-    def _last(self, run: Run) -> None:
+    def _last(self, runs: Sequence[Run]) -> None:
         self._tell_turn()
-        if not self.said and run.text:
-            self._words(run.text)
+        for run in runs:
+            if run.text and (self.several or not self.said):
+                self._words(run.text)
+                self._end_line()
         self._end_line()
 
     def on_text(self, event: Event) -> None:
-        if event.run != self.run:
+        if event.run not in self.runs or self.several:
             return
         if self.terminal.streams:
             self._words(event.data["text"])
@@ -108,22 +165,39 @@ class Follower:
             self.turn.append(event.data["text"])
 
     def on_discarded(self, event: Event) -> None:
-        if event.run != self.run:
+        if event.run not in self.runs:
             return
         self.turn.clear()
         if self.mid_line:
             self._note("(asked again)")
 
     def on_saved(self, event: Event) -> None:
-        if event.run == self.run:
+        if event.run in self.runs:
+            self.here.add(event.run)
             self._tell_turn()
             self._end_line()
 
+    def _add(self, entry: Entry) -> None:
+        if isinstance(entry, Said) and entry.by == "agent":
+            self._words(entry.text)
+            self._end_line()
+        elif isinstance(entry, Said):
+            self._note(f"> {one_line(entry.text)}")
+        elif isinstance(entry, Called):
+            self._note(f"· {spoken(entry.tool, entry.args)}")
+        elif isinstance(entry, Notice):
+            self._note(f"· {one_line(entry.text)}")
+
     def on_tool(self, event: Event) -> None:
-        self._note(f"{self._who(event)}{event.data['tool']} {one_line(event.data.get('args') or '', 120)}")
+        """A child's calls stand in its card, where there is one."""
+        called = event.data.get("call", "")
+        if called in self.calls or (event.run not in self.runs and self.progress.footer is not None):
+            return
+        self.calls.add(called)
+        self._note(f"{self._who(event)}{spoken(event.data['tool'], event.data.get('args') or '')}")
 
     def on_tool_ended(self, event: Event) -> None:
-        if not event.data.get("ok"):
+        if not event.data.get("ok") and (event.run in self.runs or self.progress.footer is None):
             self._note(f"{self._who(event)}{event.data['tool']} did not work")
 
     def on_state(self, event: Event) -> None:
@@ -133,14 +207,20 @@ class Follower:
             self._note(f"{self._who(event)}{note}")
 
     def on_ended(self, event: Event) -> None:
-        if event.run != self.run:
-            self._note(f"{self._who(event)}{event.data.get('status')}")
+        if event.run in self.runs:
+            return
+        seen = self.progress.tree.live.get(event.run)
+        name = self.progress.tree.name(event.run, event.agent)
+        took = "" if seen is None else f" in {seen.lasted(event.at)}"
+        calls = "" if seen is None or not seen.total else f", {counted(seen.total, 'call')}"
+        self._note(f"· {name} {event.data.get('status')}{took}{calls}")
 
     def _who(self, event: Event) -> str:
-        return "· " if event.run == self.run else f"· {event.agent}: "
+        plain = event.run in self.runs and not self.several
+        return "· " if plain else f"· {self.progress.tree.name(event.run, event.agent)}: "
 
     def _note(self, text: str) -> None:
-        if self.progress:
+        if self.notes:
             self._end_line()
             self.terminal.note(text)
 
@@ -172,59 +252,3 @@ _SHOWN: Mapping[str, Callable[[Follower, Event], None]] = {
     "run.ended": Follower.on_ended,
 }
 """What is shown of each kind of event; a kind that is not here is not shown."""
-
-
-async def ended(
-    app: App, run_ids: Sequence[str], pressed: asyncio.Event, person: Person | None = None
-) -> list[Run]:
-    """Every run once it has ended, or waits for what nobody here can give; when `pressed` is set they are cancelled
-    first."""
-    try:
-        async with asyncio.TaskGroup() as group:
-            stopper = group.create_task(_cancelled(app, run_ids, pressed))
-            runs = [await _through(app, run_id, person) for run_id in run_ids]
-            stopper.cancel()
-    except ExceptionGroup as several:
-        raise several.exceptions[0] from several
-    return runs
-
-
-async def _through(app: App, run_id: str, person: Person | None) -> Run:
-    """Stays with a run past every question that the person here answers."""
-    while True:
-        run = await app.wait(run_id)
-        waiting = await app.asked_in(run) if run.status is Status.WAITING else []
-        if not waiting or person is None or person.answerer() is None:
-            return run
-        for approval in waiting:
-            await answered(app, approval, person)
-
-
-async def answered(app: App, approval: Approval, person: Person) -> None:
-    """Puts the card to the person; somebody elsewhere may be faster, or the run be cancelled: then that counts."""
-    elsewhere = asyncio.Event()
-    async with asyncio.TaskGroup() as group:
-        watcher = group.create_task(_settled(app, approval, elsewhere))
-        said = await person.decide(approval, elsewhere)
-        watcher.cancel()
-    if said is None:
-        now = await app.approval(approval.id)
-        person.terminal.note(f"answered elsewhere: {now.answer}" if now.answer else "the question is closed")
-        return
-    with suppress(Refused):
-        await app.answer(approval.id, said)
-
-
-async def _settled(app: App, approval: Approval, elsewhere: asyncio.Event) -> None:
-    """Looks until a question waits no more: it may be another process that answers it."""
-    while not elsewhere.is_set():
-        await asyncio.sleep(LOOK_SECONDS)
-        with suppress(RetinueError):
-            if (await app.approval(approval.id)).state is not State.PENDING:
-                elsewhere.set()
-
-
-async def _cancelled(app: App, run_ids: Sequence[str], pressed: asyncio.Event) -> None:
-    await pressed.wait()
-    for run_id in run_ids:
-        await app.cancel(run_id)

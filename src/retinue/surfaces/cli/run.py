@@ -1,4 +1,4 @@
-"""Giving work: run, send and spawn each begin one run and stay with it; wait joins runs that are under way."""
+"""Giving work: run, send and spawn each begin one run and stay with it."""
 
 import math
 import sys
@@ -7,10 +7,9 @@ from typing import Any
 import click
 
 from retinue.app import App
-from retinue.domain.run import Run, as_json
 from retinue.errors import Usage
-from retinue.surfaces.cli.command import exit_code, on_app
-from retinue.surfaces.cli.follow import ending, followed, reported
+from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.follow import followed, reported
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.terminal import Terminal
 
@@ -111,31 +110,6 @@ async def spawn(
     paths = {"allowed_paths": globs(allowed_paths), "denied_paths": globs(denied_paths)}
     ended = await followed(app, terminal, lambda: app.spawn(task, **paths, **wishes))
     return await reported(app, terminal, ended)
-
-
-@click.command(cls=Command)
-@click.argument("runs", nargs=-1, required=True, metavar="RUN…")
-@on_app(quiet=True)
-async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
-    """Wait until every RUN has ended, and go on with those whose process has died."""
-    ended = [await _joined(app, terminal, ref) for ref in runs]
-    if terminal.json:
-        terminal.value([as_json(one) for one in ended])
-    for one in ended:
-        if exit_code(one):
-            terminal.note(ending(one), colour="31")
-    return max(exit_code(one) for one in ended)
-
-
-async def _joined(app: App, terminal: Terminal, ref: str) -> Run:
-    found = await app.find_run(ref)
-
-    async def taken_up() -> Run:
-        if any(one.id == found.id for one in await app.interrupted()):
-            await app.resume(found.id)
-        return found
-
-    return await followed(app, terminal, taken_up)
 
 
 def worded(text: str) -> str:

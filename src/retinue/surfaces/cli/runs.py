@@ -1,15 +1,31 @@
 """Runs: what is going on, what has been, and what to do about it."""
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+
 import click
 
 from retinue.app import App
-from retinue.domain.run import as_json, as_json_in_full
+from retinue.domain.run import Run, as_json, as_json_in_full
 from retinue.surfaces.cli.command import exit_code, on_app
-from retinue.surfaces.cli.follow import ended
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.person import Person, interrupts
+from retinue.surfaces.cli.progress import Progress
 from retinue.surfaces.cli.shapes import RUN_COLUMNS
-from retinue.surfaces.cli.terminal import Terminal
+from retinue.surfaces.cli.stay import ended, family
+from retinue.surfaces.cli.terminal import Column, Terminal, one_line
+from retinue.surfaces.cli.tree import about, counted, in_order, names, span
+
+LIVE_COLUMNS: Sequence[Column] = (
+    ("WHO", lambda row: row["who"]),
+    ("TIME", lambda row: row["time"]),
+    ("TURNS", lambda row: str(row["turns"])),
+    ("TOOLS", lambda row: str(row["tool_calls"])),
+    ("TOKENS", lambda row: f"{row['usage']['input'] + row['usage']['output']:,}"),
+    ("RUN", lambda row: row["run_id"]),
+    ("SESSION", lambda row: row["slug"]),
+    ("DOES", lambda row: row["about"]),
+)
 
 
 @click.group(cls=Group)
@@ -23,10 +39,20 @@ def runs() -> None:
 @runs.command("list")
 @on_app()
 async def list_runs(app: App, terminal: Terminal) -> None:
-    """Runs that are going on."""
+    """Runs that are going on, each below the one that asked for it."""
     live = await app.runs(live=True)
     empty = "nothing is going on: retinue runs history lists what has been"
-    terminal.rows([as_json(run) for run in live], RUN_COLUMNS, empty=empty)
+    if terminal.json:
+        terminal.value([as_json(run) for run in live])
+        return
+    relatives = await family(app, live)
+    called = names(relatives)
+    rows = [
+        as_json(run)
+        | {"who": f"{'  ' * depth}{called[run.id]} {run.status}", "time": _lasted(run), "about": about(run)}
+        for depth, run in in_order(live, relatives)
+    ]
+    terminal.rows(rows, LIVE_COLUMNS, empty=empty)
 
 
 @runs.command("history")
@@ -43,9 +69,17 @@ async def history(app: App, terminal: Terminal, limit: int) -> None:
 @click.argument("run")
 @on_app()
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
-    """Everything that is known of one run."""
+    """Everything that is known of one run, in words; with --json, every field."""
     found = await app.find_run(run)
-    terminal.facts(as_json_in_full(found) | {"sandbox": await app.sandbox(found)})
+    held = await app.sandbox(found)
+    if terminal.json:
+        terminal.value(as_json_in_full(found, await app.delivery(found)) | {"sandbox": held})
+        return
+    relatives = await family(app, [found])
+    for line in in_words(found, relatives, await app.awaited(found)):
+        terminal.line(line)
+    if held is not None:
+        terminal.line(f"Its commands were held at {held} or tighter.")
 
 
 @runs.command("cancel")
@@ -64,12 +98,62 @@ async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
 @on_app(quiet=True)
 async def resume(app: App, terminal: Terminal, run: str | None) -> int:
     """Go on with RUN, or with every run whose process has died, until they end."""
-    with interrupts() as pressed:
+    person = Person(terminal=terminal)
+    progress = Progress(terminal.footer, asking=person.turn.locked)
+    with app.listen(progress.hear), interrupts() as pressed:
         taken = await app.resume(run)
         for one in taken:
             terminal.note(f"{one.agent} goes on in {one.slug}")
         tops = [one.root for one in taken]  # whoever waited for a run that goes on goes on after it
         everyone = list(dict.fromkeys([*(one.id for one in taken), *tops]))
-        done = await ended(app, everyone, pressed, Person(terminal=terminal))
+        progress.watch(taken, await family(app, taken))
+        async with progress.shown(app):
+            done = await ended(app, everyone, pressed, person, leaving=progress.stop)
     terminal.rows([as_json(one) for one in done], RUN_COLUMNS, empty="no run was interrupted")
     return max((exit_code(one) for one in done), default=0)
+
+
+def in_words(run: Run, relatives: Sequence[Run], approvals: Sequence[str]) -> list[str]:
+    """What a person wants to know of a run, in the order in which they ask for it."""
+    called = names(relatives)
+    asker = run.ask.parent_run
+    by = run.ask.requester if asker is None else f"{called.get(asker, 'run')} ({asker})"
+    tokens = f"{run.usage.input:,} tokens in, {run.usage.output:,} out"
+    model = f", with {run.model}" if run.model else ""
+    told = [
+        f"{called[run.id]} {_state(run)}",
+        f"Asked for by {by}: {one_line(run.ask.task or '', 400)}",
+        f"Label: {run.ask.label}" if run.ask.label else "",
+        f"{counted(run.turns, 'turn')}, {counted(run.tool_calls, 'tool call')}, {tokens}{model}",
+        f"Last words: {one_line(run.text, 400)}" if run.text else "",
+        f"Error: {one_line(run.error, 400)}" if run.error else "",
+        *(f"Waits for approval {each}: retinue approvals show {each}" for each in approvals),
+        *(
+            f"{'  ' * depth}{called[each.id]} {_state(each)}: {about(each)} ({each.id})"
+            for depth, each in _below(run, relatives)
+        ),
+        f"Session {run.slug}: {run.path}",
+        f"retinue runs cancel {run.id} stops it" if run.status.live else "",
+    ]
+    return [line for line in told if line]
+
+
+def _below(run: Run, relatives: Sequence[Run]) -> list[tuple[int, Run]]:
+    """Those it asked for, and those they asked for."""
+    listed = in_order(relatives, relatives)
+    start = next(at for at, (_, each) in enumerate(listed) if each.id == run.id)
+    depth = listed[start][0]
+    found = listed[start + 1 :]
+    end = next((at for at, (deep, _) in enumerate(found) if deep <= depth), len(found))
+    return [(deep - depth, each) for deep, each in found[:end]]
+
+
+def _state(run: Run) -> str:
+    """How a run stands, and for how long it has been going on or did."""
+    what = f" for {run.waiting_for}" if run.waiting_for else ""
+    why = f" ({run.reason})" if run.reason else ""
+    return f"{str(run.status).replace('_', ' ')}{what}{why}, {_lasted(run)}"
+
+
+def _lasted(run: Run) -> str:
+    return span((run.ended_at or datetime.now(UTC)) - (run.started_at or run.created_at))

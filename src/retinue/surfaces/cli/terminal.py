@@ -29,6 +29,10 @@ SENTENCE = 4_000
 """Characters of an error that are shown."""
 
 
+DEEPEST = 20
+"""Blanks before the first column of a row."""
+
+
 def one_line(text: str, limit: int = 160) -> str:
     """The start of a text on one line, safe."""
     flat = shown(" ".join(text.split()))  # first, so that blanks cannot push anything out of sight
@@ -120,7 +124,7 @@ class Terminal:
         if self.json:
             self.value(list(rows))
             return
-        cells = [[one_line(cell(row), 400) for _, cell in columns] for row in rows]
+        cells = [_indented([cell(row) for _, cell in columns]) for row in rows]
         if not cells:
             self.note(empty)
             return
@@ -159,6 +163,13 @@ def _with_status(line: str) -> str:
         line,
         count=1,
     )
+
+
+def _indented(cells: Sequence[str]) -> list[str]:
+    """What stands below something else in a tree is set in; that is in the first column."""
+    first = cells[0]
+    depth = min(len(first) - len(first.lstrip(" ")), DEEPEST) if first.strip() else 0
+    return [" " * depth + one_line(first, 400), *(one_line(cell, 400) for cell in cells[1:])]
 
 
 def _one_terminal(out: TextIO, err: TextIO) -> bool:

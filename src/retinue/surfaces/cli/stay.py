@@ -1,0 +1,118 @@
+"""Staying with runs until they end: past every question that the person here answers, and past the death of whoever
+worked them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from retinue.app import App
+from retinue.domain.approval import Approval, State
+from retinue.domain.run import Run, Status
+from retinue.errors import Refused, RetinueError
+from retinue.surfaces.cli.person import Person
+
+LOOK_SECONDS = 0.25
+"""How often it is looked whether somebody elsewhere has answered."""
+
+
+class Left(Exception):
+    """The person leaves, and what they looked at goes on."""
+
+
+async def family(app: App, runs: Sequence[Run]) -> list[Run]:
+    """All runs of these runs' trees, those that have ended included."""
+    roots = sorted({run.root for run in runs})
+    return await app.ledger.look(lambda tx: [run for root in roots for run in tx.runs(root=root)])
+
+
+async def taken_up(app: App, runs: Sequence[Run]) -> list[Run]:
+    """Those of these runs, and of the runs they asked for, whose process has died go on in this one."""
+    trees = _with_descendants(await family(app, runs), {run.id for run in runs})
+    taken: list[Run] = []
+    for run in await app.interrupted():
+        if run.id in trees:
+            with suppress(Refused):  # another process was faster
+                taken += await app.resume(run.id)
+    return taken
+
+
+async def ended(
+    app: App,
+    run_ids: Sequence[str],
+    pressed: asyncio.Event,
+    person: Person | None = None,
+    *,
+    leaving: Callable[[], None] = lambda: None,
+    cancels: bool = True,
+) -> list[Run]:
+    """Every run once nothing of its tree goes on: it has ended, or waits for what nobody here can give; when `pressed` is set
+    they are cancelled first, or without `cancels` left to whoever works them: then Left is raised."""
+    try:
+        async with asyncio.TaskGroup() as group:
+            stopped = _cancelled(app, run_ids, pressed, leaving) if cancels else _let_be(pressed, leaving)
+            stopper = group.create_task(stopped)
+            staying = [group.create_task(_through(app, run_id, person)) for run_id in run_ids]
+            runs = [await each for each in staying]
+            stopper.cancel()
+    except ExceptionGroup as several:
+        raise several.exceptions[0] from several
+    return runs
+
+
+async def _through(app: App, run_id: str, person: Person | None) -> Run:
+    """Stays with a run past every question that the person here answers."""
+    while True:
+        run = await app.wait(run_id)
+        waiting = await app.asked_in(run) if run.status is Status.WAITING else []
+        if waiting and person is not None and person.answerer() is not None:
+            for approval in waiting:
+                await answered(app, approval, person)
+        else:
+            return run
+
+
+def _with_descendants(runs: Sequence[Run], ids: set[str]) -> set[str]:
+    found = set(ids)
+    for run in sorted(runs, key=lambda run: run.id):  # whoever asks is older
+        if run.ask.parent_run in found:
+            found.add(run.id)
+    return found
+
+
+async def answered(app: App, approval: Approval, person: Person) -> None:
+    """Puts the card to the person; somebody elsewhere may be faster, or the run be cancelled: then that counts."""
+    elsewhere = asyncio.Event()
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(_settled(app, approval, elsewhere))
+        said = await person.decide(approval, elsewhere)
+        watcher.cancel()
+    if said is None:
+        now = await app.approval(approval.id)
+        person.terminal.note(f"answered elsewhere: {now.answer}" if now.answer else "the question is closed")
+        return
+    with suppress(Refused):
+        await app.answer(approval.id, said)
+
+
+async def _settled(app: App, approval: Approval, elsewhere: asyncio.Event) -> None:
+    """Looks until a question waits no more: it may be another process that answers it."""
+    while not elsewhere.is_set():
+        await asyncio.sleep(LOOK_SECONDS)
+        with suppress(RetinueError):
+            if (await app.approval(approval.id)).state is not State.PENDING:
+                elsewhere.set()
+
+
+async def _cancelled(
+    app: App, run_ids: Sequence[str], pressed: asyncio.Event, leaving: Callable[[], None]
+) -> None:
+    await pressed.wait()
+    leaving()
+    for run_id in run_ids:
+        await app.cancel(run_id)
+
+
+async def _let_be(pressed: asyncio.Event, leaving: Callable[[], None]) -> None:
+    await pressed.wait()
+    leaving()
+    raise Left

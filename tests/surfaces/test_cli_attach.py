@@ -1,0 +1,213 @@
+"""Joining what is under way: wait for runs, attach to a session, and look at a tree of runs."""
+
+import json
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PLAIN = {"NO_COLOR": "1", "COLUMNS": "100"}
+HANDED_ON = {"preset": "researcher", "description": "analyze patterns", "prompt": "Look."}
+TREE = {
+    "general": [
+        {"text": "I ask others.", "tools": [{"tool": "PersistentAgent", "args": HANDED_ON}]},
+        "They know.",
+    ],
+    "researcher": [{"text": "I hold.", "tools": [{"tool": "hold", "args": {"name": "gate"}}]}, "Found."],
+}
+
+
+@pytest.fixture
+def tree(house: Any, eventually: Any) -> list[dict[str, Any]]:
+    """A parent that waits for its child, worked by another process: the child's row, then the parent's."""
+    house.plays(TREE)
+    house.started("run", "ask")
+
+    def both() -> Any:
+        live = house("runs", "list", "--json").json
+        states = [(run["agent"], run["status"]) for run in live]
+        return live if states == [("researcher", "running"), ("general", "waiting")] else None
+
+    return eventually(both)
+
+
+def opened(house: Any) -> None:
+    (house.folder / "gate").unlink()
+
+
+def with_child(lines: list[str]) -> bool:
+    return any("researcher#2 running" in line for line in lines)
+
+
+def began(process: Any, house: Any, eventually: Any, count: int) -> None:
+    """Once a command works here there is one owner more."""
+    owners = Path(house.env["RETINUE_HOME"]) / "owners"
+    eventually(lambda: len(list(owners.iterdir())) >= count)
+    assert process.poll() is None
+
+
+def test_runs_are_listed_as_a_tree_and_as_a_flat_array(house: Any, tree: list[dict[str, Any]]):
+    """Shows: D033, E021, E031."""
+    listed = house("subagent", "list")
+    heading, parent, child = listed.out.splitlines()
+    assert heading.split() == ["WHO", "TIME", "TURNS", "TOOLS", "TOKENS", "RUN", "SESSION", "DOES"]
+    assert parent.startswith("general#1 waiting  ")
+    assert child.startswith("  researcher#2 running  ")
+    assert [tree[1]["run_id"] in parent, tree[0]["run_id"] in child] == [True, True]
+    assert parent.split()[3:5] == ["1", "1"]
+    assert child.endswith("analyze patterns")
+    assert [set(row) for row in tree] == [set(tree[0])] * 2
+    assert tree[1]["children"] == [tree[0]["run_id"]]
+
+
+def test_a_run_is_shown_in_words_with_those_it_asked_for(house: Any, tree: list[dict[str, Any]]):
+    """Shows: E032."""
+    child, parent = tree
+    shown = house("subagent", "show", parent["run_id"]).out.splitlines()
+    assert shown[0].startswith("general#1 waiting for child, ")
+    assert shown[1] == "Asked for by person: ask"
+    assert shown[2].startswith("1 turn, 1 tool call, ")
+    assert shown[3] == "Last words: I ask others."
+    assert shown[4].startswith("  researcher#2 running, ")
+    assert shown[4].endswith(f"s: analyze patterns ({child['run_id']})")
+    assert shown[-1] == f"retinue runs cancel {parent['run_id']} stops it"
+    below = house("runs", "show", child["run_id"]).out
+    assert f"Asked for by general#1 ({parent['run_id']}): Look." in below
+    opened(house)
+    assert house("wait", parent["run_id"]).code == 0
+    ended = house("runs", "show", parent["run_id"]).out.splitlines()
+    assert ended[0].startswith("general#1 done, ")
+    assert not any("cancel" in line for line in ended)
+
+
+def test_a_child_is_cancelled_by_its_id_and_its_parent_goes_on(house: Any, tree: list[dict[str, Any]]):
+    """Shows: E033."""
+    child, parent = tree
+    assert house("subagent", "cancel", child["run_id"], "--json").json["status"] == "cancelled"
+    assert house("wait", parent["run_id"]).code == 0
+    assert "Error: User aborted agent" in Path(parent["path"]).read_text()
+    opened(house)
+
+
+def test_wait_stays_until_all_have_ended_and_tells_the_worst(
+    house: Any, tree: list[dict[str, Any]], eventually: Any
+):
+    child, parent = tree
+    house.plays([{"error": "the server is on fire"}])
+    failed = house("run", "--json", "fail").json
+    waiting = house.started("wait", "--json", failed["run_id"], parent["run_id"], child["run_id"])
+    began(waiting, house, eventually, 2)
+    opened(house)
+    out, err = waiting.communicate(timeout=30)
+    assert [(run["agent"], run["status"], run["text"]) for run in json.loads(out)] == [
+        ("general", "failed", ""),
+        ("general", "done", "They know."),
+        ("researcher", "done", "Found."),
+    ]
+    assert waiting.returncode == 1, err
+    assert "the server is on fire" in err.decode()
+
+
+def test_wait_says_the_words_of_several_in_the_order_they_were_asked_for(
+    house: Any, tree: list[dict[str, Any]]
+):
+    opened(house)
+    ran = house("wait", tree[0]["run_id"], tree[1]["run_id"], tree[0]["run_id"])
+    assert (ran.code, ran.out) == (0, "Found.\nThey know.\n")
+    assert house("wait", tree[0]["run_id"], "nothing").code == 7
+
+
+def test_wait_takes_up_a_whole_tree_whose_process_died(house: Any, eventually: Any):
+    house.plays(TREE)
+    process = house.started("run", "ask")
+    live = eventually(lambda: [run for run in house("runs", "list", "--json").json if len(run["children"])])
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    opened(house)
+    ran = house("wait", live[0]["run_id"])
+    assert (ran.code, ran.out) == (0, "They know.\n")
+    assert house("runs", "list", "--json").json == []
+
+
+def test_whoever_waits_may_leave_and_the_run_goes_on(house: Any, tree: list[dict[str, Any]]):
+    parent = tree[1]["run_id"]
+    screen = house.on_terminal("wait", parent, **PLAIN)
+    screen.shows(with_child)
+    screen.press("c")
+    code, _ = screen.left()
+    assert code == 5
+    assert f"run {parent} is waiting: retinue runs cancel {parent} stops it" in " ".join(screen.look())
+    assert house("runs", "show", parent, "--json").json["status"] == "waiting"
+    opened(house)
+    assert house("wait", parent).out == "They know.\n"
+
+
+def test_a_terminal_shows_the_tree_of_another_process(house: Any, tree: list[dict[str, Any]]):
+    """Shows: D033."""
+    screen = house.on_terminal("wait", tree[1]["run_id"], **PLAIN)
+    lines = screen.shows(with_child)
+    assert "researcher#2 running" in lines[-4]
+    assert lines[-1].startswith("general#1 waiting")
+    opened(house)
+    assert screen.left()[0] == 0
+    assert screen.look() == ["They know."]
+
+
+def test_attach_reads_what_another_process_says(house: Any, tree: list[dict[str, Any]], eventually: Any):
+    parent = tree[1]
+    attached = house.started("attach", parent["slug"])
+    began(attached, house, eventually, 2)
+    opened(house)
+    out, err = attached.communicate(timeout=30)
+    assert attached.returncode == 0, err
+    assert out.decode().endswith("They know.\n")
+    assert f"general in {parent['slug']}" in err.decode()
+
+
+def test_attach_goes_on_with_what_was_interrupted(house: Any, eventually: Any):
+    house.plays(TREE)
+    process = house.started("run", "ask")
+    live = eventually(lambda: [run for run in house("runs", "list", "--json").json if len(run["children"])])
+    process.send_signal(signal.SIGKILL)
+    process.wait(30)
+    opened(house)
+    ran = house("attach", live[0]["session_id"], "--json")
+    assert (ran.code, [(run["status"], run["text"]) for run in ran.json]) == (0, [("done", "They know.")])
+
+
+def test_attach_to_a_quiet_session_says_so_and_leaves(house: Any):
+    house.plays(["Hello."])
+    talked = house("run", "hi", "--json").json
+    ran = house("attach", talked["slug"])
+    assert (ran.code, ran.out) == (0, "")
+    assert f"nothing is going on there: retinue send {talked['slug']} TEXT" in ran.err
+    assert house("attach", talked["slug"], "--json").out == "[]\n"
+    assert house("attach", "nobody-there").code == 7
+
+
+def test_attach_puts_the_questions_of_a_session_to_whoever_is_there(retinue: Any):
+    wish = {"tools": [{"tool": "write", "args": {"path": "a.txt", "content": "words"}}]}
+    retinue.plays([wish, "Written."])
+    asked = retinue("run", "write", "--json")
+    assert asked.code == 6
+    assert retinue("attach", asked.json["slug"]).code == 6
+    screen = retinue.on_terminal("attach", asked.json["slug"], **PLAIN)
+    screen.until("[y]es")
+    screen.type("y\n")
+    screen.until("Written.")
+    assert screen.left()[0] == 0
+    assert (retinue.folder / "a.txt").read_text() == "words"
+
+
+def test_on_a_terminal_attach_shows_the_tree_and_leaving_stops_nothing(
+    house: Any, tree: list[dict[str, Any]]
+):
+    screen = house.on_terminal("attach", tree[1]["slug"], **PLAIN)
+    screen.shows(with_child)
+    screen.press("c")
+    assert screen.left()[0] == 0
+    assert not [line for line in screen.look() if line.startswith(("─", "general#"))]
+    assert len(house("runs", "list", "--json").json) == 2
+    opened(house)
+    assert house("wait", tree[1]["run_id"]).code == 0
