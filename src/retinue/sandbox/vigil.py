@@ -77,8 +77,12 @@ class _Vigil:
         self._attended: set[str] = set()
         self._pending = deque[str]()
         self._most = _share()
-        self._kernel = Inotify()
         self._stopped = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        try:
+            self._kernel = Inotify()
+        except OSError:
+            os.close(self._stopped)
+            raise
 
     def keep(self) -> None:
         """Until it is stopped. What goes wrong ends it, and nothing else."""
