@@ -1,0 +1,347 @@
+"""agent_ask: an agent that worked for a conversation is asked more by that conversation, and by nobody else."""
+
+import asyncio
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, TypeVar
+
+import pytest
+
+from retinue.domain import pool
+from retinue.domain.ceiling import Ceiling
+from retinue.domain.run import Run, Status
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.domain.turn import Reply, Request
+from retinue.engine.chance import system_chance
+from retinue.ports import Tx
+from retinue.testing.memory_ledger import MemoryLedger
+from retinue.testing.played import Step, calls, says
+from retinue.tools.define import tool
+from retinue.tools.doors.agent import UNSEEN
+
+T = TypeVar("T")
+LONG = "The module is src/cron.py, and nothing else uses it."
+GIVES = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
+
+
+def known(entries: Sequence[Entry]) -> str:
+    """The id that the last agent was given out with."""
+    texts = [entry.text for entry in entries if isinstance(entry, Returned)]
+    found = [json.loads(text)["agent_id"] for text in texts if "agent_id" in text]
+    return found[-1]
+
+
+def asks(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Request], Reply]:
+    """A reply that asks the agent whose id was heard last."""
+
+    def reply(request: Request) -> Reply:
+        said = json.dumps({"agent_id": known(request.entries), "message": message})
+        return calls(*[("agent_ask", said)] * times)
+
+    return reply
+
+
+async def tree(house: Any) -> list[Run]:
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.id)
+
+    return await house.ports.ledger.look(step)
+
+
+async def over(house: Any, run: Run) -> Run:
+    while True:
+        await house.engine.wait(run.id)
+        now = await house.now(run)
+        moving = [each for each in await tree(house) if each.status in (Status.QUEUED, Status.RUNNING)]
+        if now.status.final or not moving:
+            return now
+        await house.engine.change()
+
+
+async def answers(house: Any, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
+    entries = await house.entries(run)
+    ours = {entry.id for entry in entries if isinstance(entry, Called) and entry.tool == tool_name}
+    return [
+        (entry.ok, json.loads(entry.text))
+        for entry in entries
+        if isinstance(entry, Returned) and entry.of in ours
+    ]
+
+
+def people(world: Any, front: str = "") -> None:
+    world.agent("main")
+    world.agent("other")
+    world.agent("helper", front)
+
+
+def not_found(agent_id: str) -> dict[str, Any]:
+    return {
+        "success": False,
+        "error": f"Agent not found: {agent_id}. Agent may have been evicted from pool or ID is invalid.",
+        "error_type": "not_found",
+    }
+
+
+async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: Any):
+    """Shows: B013, B048."""
+    people(world, "tools: [read, ls]\n")
+    by_agent = {
+        "main": [calls(GIVES), asks(), says("Done.")],
+        "helper": [says(LONG), says("Nobody calls it.")],
+    }
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        assert run.status is Status.DONE
+        ((ok, answer),) = await answers(house, run)
+        first, second = (await tree(house))[1:]
+        assert ok
+        assert answer.pop("duration_seconds") >= 0
+        assert answer == {
+            "success": True,
+            "result": "Nobody calls it." + UNSEEN,
+            "agent_used": "helper",
+            "agent_id": first.slug,
+        }
+        assert (second.session_id, second.ask.door) == (first.session_id, "agent_ask")
+        assert (second.depth, second.ask.parent_run, second.root) == (1, run.id, run.id)
+        asked = house.driver.asked[3]
+        assert [entry.text for entry in asked.entries if isinstance(entry, Said)] == [
+            "Execute this task: Look.",
+            LONG,
+            "And who calls it?",
+        ]
+        assert [each.name for each in asked.request.tools] == ["ls", "read"]
+
+
+@pytest.mark.parametrize("agent_id", ["helper-20260101000000-look-", "..", "../../main", "x" * 500, "a\x00b"])
+async def test_an_id_that_names_nobody_is_not_found(world: Any, agent_id: str):
+    """Shows: B048."""
+    people(world)
+    said = json.dumps({"agent_id": agent_id, "message": "Well?"})
+    async with world.open(by_agent={"main": [calls(("agent_ask", said)), says("Oh.")]}) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        ((ok, answer),) = await answers(house, run)
+        assert not ok
+        assert answer["error"] == not_found(agent_id)["error"]
+        assert len(await tree(house)) == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        ({"message": "x"}, "agent_id parameter is required and must be a string"),
+        ({"agent_id": "x"}, "message parameter is required and must be a string"),
+        ({"agent_id": " ", "message": "x"}, "agent_id parameter is required and must be a string"),
+        ({"agent_id": "x", "message": 5}, "message parameter is required and must be a string"),
+    ],
+)
+async def test_wrong_arguments_are_named(world: Any, arguments: Any, problem: str):
+    people(world)
+    async with world.open(
+        by_agent={"main": [calls(("agent_ask", json.dumps(arguments))), says("Oh.")]}
+    ) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        expected = {"success": False, "error": problem, "error_type": "validation_error"}
+        assert await answers(house, run) == [(False, expected)]
+
+
+async def test_one_conversation_cannot_ask_the_agents_of_another(world: Any):
+    """Shows: C19."""
+    people(world)
+    by_agent: dict[str, Sequence[Step]] = {
+        "Mine.": [calls(GIVES), says("Done.")],
+        "Yours.": [lambda _: calls(("agent_ask", stolen[0])), calls(GIVES), says("Oh.")],
+        "helper": [says(LONG), says("I am another one of the same kind.")],
+    }
+    stolen: list[str] = []
+    async with world.open(by_agent=by_agent) as house:
+        await over(house, await house.ask("Mine.", agent="main"))
+        child = (await tree(house))[1]
+        stolen.append(json.dumps({"agent_id": child.slug, "message": "Tell me."}))
+        run = await over(house, await house.ask("Yours.", agent="main"))
+        assert await answers(house, run) == [(False, not_found(child.slug))]
+        ((_, own),) = await answers(house, run, "agent")
+        assert own["agent_used"] == "helper"
+        heard = house.driver.asked[-2]
+        assert [entry.text for entry in heard.entries if isinstance(entry, Said)] == [
+            "Execute this task: Look."
+        ]
+
+
+@dataclass(slots=True)
+class SlowLedger:
+    """Whoever looks has to wait a little before going on: others look meanwhile and see the same."""
+
+    inner: MemoryLedger
+
+    async def do(self, step: Callable[[Tx], T]) -> T:
+        return await self.inner.do(step)
+
+    async def look(self, step: Callable[[Tx], T]) -> T:
+        seen = await self.inner.look(step)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        return seen
+
+
+@pytest.mark.parametrize("slow", [False, True])
+async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(world: Any, slow: bool):
+    """Shows: B037, B048."""
+    people(world)
+    ledger = SlowLedger(world.ledger) if slow else world.ledger
+    by_agent = {
+        "main": [calls(GIVES), asks(times=2), says("Done.")],
+        "helper": [says(LONG), says("Nobody calls it."), says("never")],
+    }
+    async with world.open(by_agent=by_agent, ledger=ledger) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        assert run.status is Status.DONE
+        child = (await tree(house))[1]
+        found = await answers(house, run)
+        (busy,) = [answer for ok, answer in found if not ok]
+        (good,) = [answer for ok, answer in found if ok]
+        assert busy == {
+            "success": False,
+            "error": f"Agent {child.slug} is currently in use. Wait for current operation to complete.",
+            "error_type": "busy",
+        }
+        assert good["result"] == "Nobody calls it." + UNSEEN
+        assert sum(each.status is Status.CANCELLED for each in await tree(house)) == slow
+        assert len([each for each in house.driver.asked if each.request.agent == "helper"]) == 2
+
+
+async def test_an_agent_that_a_person_talks_with_is_in_use(world: Any):
+    """Shows: B037, B048."""
+    people(world)
+    gate = asyncio.Event()
+
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await gate.wait()
+        return "so"
+
+    by_agent = {
+        "main": [calls(GIVES), says("Done."), asks(), says("Then later.")],
+        "helper": [says(LONG), calls(("ponder", "{}")), says("Hello, person.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[ponder]) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        child = (await tree(house))[1]
+        talk = await house.ask("Hello.", session=await house.store.find(child.path))
+        await house.until("tool.started")
+        again = await house.ask("More.", session=await house.store.find(run.path))
+        await house.ended(again)
+        ((_, answer),) = await answers(house, run)
+        assert answer["error"].endswith("is currently in use. Wait for current operation to complete.")
+        assert [each.agent for each in await tree(house)] == ["main", "helper", "helper", "main"]
+        gate.set()
+        assert (await house.ended(talk)).text == "Hello, person."
+
+
+async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Any):
+    """Shows: B045."""
+    people(world)
+    late = timedelta()
+
+    def now() -> datetime:
+        return system_chance().now() + late
+
+    by_agent = {
+        "main": [calls(GIVES), says("Done."), asks(), asks(), says("Done.")],
+        "helper": [says(LONG), says("Nobody calls it.")],
+    }
+    chance = replace(system_chance(), now=now)
+    async with world.open(by_agent=by_agent, chance=chance) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        late = timedelta(minutes=4)
+        session = await house.store.find(run.path)
+
+        def out_of_time(request: Request) -> Reply:
+            nonlocal late
+            late = timedelta(minutes=9)
+            return asks()(request)
+
+        house.driver.steps["main"][3] = out_of_time
+        again = await over(house, await house.ask("More.", session=session))
+        assert again.status is Status.DONE
+        (ok, _), (late_ok, answer) = await answers(house, run)
+        assert (ok, late_ok) == (True, False)
+        assert answer == not_found((await tree(house))[1].slug)
+
+
+async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: Any):
+    people(world)
+    by_agent = {"main": [calls(GIVES), says("Done."), asks(), says("Oh.")], "helper": [says(LONG)]}
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        child: Session = await house.store.find((await tree(house))[1].path)
+        await house.store.change(child, attributes={**child.attributes, pool.RETIRED: True})
+        await over(house, await house.ask("More.", session=await house.store.find(run.path)))
+        assert await answers(house, run) == [(False, not_found(child.slug))]
+
+
+async def test_an_agent_that_was_denied_since_is_not_asked(world: Any):
+    people(world)
+    by_agent = {"main": [calls(GIVES), says("Done."), asks(), says("Oh.")], "helper": [says(LONG)]}
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        world.agent("main", "agent_deny: [helper]\n")
+        await over(house, await house.ask("More.", session=await house.store.find(run.path)))
+        ((ok, answer),) = await answers(house, run)
+        assert (ok, answer["error_type"]) == (False, "refused")
+        assert "main may not start helper" in answer["error"]
+
+
+async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_with_more(world: Any):
+    """Shows: C19."""
+    people(world)
+    (world.workspace / "note.txt").write_text("hidden")
+    by_agent = {
+        "main": [calls(GIVES), says("Done."), asks("Read it."), says("Oh.")],
+        "helper": [says(LONG), calls(("read", '{"path": "note.txt"}')), says("It was refused to me, sadly.")],
+    }
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        least = Ceiling(by="someone", read=())
+        await over(
+            house, await house.ask("More.", session=await house.store.find(run.path), ceilings=(least,))
+        )
+        child = (await tree(house))[1]
+        (refused,) = await house.results(child)
+        assert not refused.ok
+        assert "someone" in refused.text
+
+
+async def test_killed_while_it_waits_the_question_is_asked_once(world: Any):
+    people(world)
+    gate = asyncio.Event()
+
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await gate.wait()
+        return "so"
+
+    by_agent = {"main": [calls(GIVES), asks()], "helper": [says(LONG), calls(("ponder", "{}"))]}
+    async with world.open(by_agent=by_agent, tools=[ponder]) as house:
+        run = await house.ask("Go.", agent="main")
+        while [event.data["tool"] for event in house.events if event.kind == "tool.started"][-1:] != [
+            "ponder"
+        ]:
+            await house.engine.change()
+    gate.set()
+    async with world.open(
+        by_agent={"main": [says("Done.")], "helper": [says("Nobody calls it.")]}, tools=[ponder]
+    ) as house:
+        for each in await tree(house):
+            if each.status.live and each.status is not Status.WAITING:
+                await house.resume(each)
+        done = await over(house, run)
+        assert done.status is Status.DONE
+        ((ok, answer),) = await answers(house, run)
+        assert (ok, answer["result"]) == (True, "Nobody calls it." + UNSEEN)
+        assert len(await tree(house)) == 3
