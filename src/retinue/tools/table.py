@@ -3,6 +3,7 @@
 from retinue.ports import Tool
 from retinue.tools.ask_user import ask_user
 from retinue.tools.bash import bash
+from retinue.tools.doors.agent import agent, agent_ask, explore, plan
 from retinue.tools.doors.persistent_agent import persistent_agent
 from retinue.tools.doors.sessions_spawn import sessions_list, sessions_spawn
 from retinue.tools.edit import edit
@@ -16,6 +17,7 @@ from retinue.tools.write import write
 
 _TOOLS = (
     *(read, write, edit, ls, glob, grep, bash, todo, ask_user, request_scope_expansion),
+    *(agent, agent_ask, explore, plan),
     *(persistent_agent, sessions_spawn, sessions_list),
 )
 
