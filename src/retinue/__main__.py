@@ -41,6 +41,7 @@ TABLE = {
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
     },
     "Machine": {
+        "serve": ("a daemon that works runs in the background", "retinue.surfaces.cli.serve:serve"),
         "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
         "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
         "bench": ("what it costs, measured here", "retinue.surfaces.cli.machine:bench"),

@@ -164,8 +164,9 @@ class App(Sessions, Rights):
         label: str = "",
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         thinking: str | None = None,
+        owner: str | None = None,
     ) -> Run:
-        """Everything that can be wrong is found before anything is written."""
+        """Everything that can be wrong is found before anything is written. With `owner`, another process works it."""
         self.agents.ensure_general()
         chosen = await self._chosen(session, agent)
         about = await self._about(chosen, agent, workspace)
@@ -191,7 +192,7 @@ class App(Sessions, Rights):
             thinking=thinking,
             deadline_seconds=timeout,
         )
-        return await send(ask, chosen, self._ports)
+        return await send(ask, chosen, self._ports, owner=owner)
 
     async def spawn(  # noqa: PLR0913  (the wishes of `retinue spawn`, one each)
         self,
@@ -253,6 +254,28 @@ class App(Sessions, Rights):
     async def cancel(self, ref: str) -> Run:
         run = await self.find_run(ref)
         return await control.cancel(run.id, self._ports, alive=self._owner_is_alive)
+
+    @property
+    def owner(self) -> str:
+        """What other processes hand runs to this one by."""
+        return self._owner.id
+
+    async def take_up(self) -> None:
+        """What others handed to this process, or roused for it."""
+        await control.due(self._ports)
+        for run in await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED])):
+            if run.owner == self._owner.id:
+                self._engine.submit(run.id, ahead=run.started_at is not None)
+
+    async def moving(self) -> bool:
+        """Whether anything goes on, here or elsewhere."""
+        return bool(
+            await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED, Status.RUNNING], limit=1))
+        )
+
+    async def drain(self, seconds: float) -> None:
+        """Begins nothing more, and gives what runs a moment to end."""
+        await self._engine.drain(seconds)
 
     async def resume(self, ref: str | None = None) -> list[Run]:
         """Interrupted runs go on from their files, and so do those whose question nobody answered in time."""

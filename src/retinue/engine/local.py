@@ -53,6 +53,7 @@ class LocalEngine:
         self._timer: asyncio.TimerHandle | None = None
         self._sweeps = Sweeps()
         self._closed = False
+        self._draining = False
 
     def start(self, orders: Orders) -> None:
         self._orders = orders
@@ -112,6 +113,12 @@ class LocalEngine:
         await asyncio.gather(*tasks, return_exceptions=True)
         self._sweeps.as_before()
 
+    async def drain(self, seconds: float) -> None:
+        """Claims nothing more; what runs may end by itself for so long."""
+        self._draining = True
+        if self._tasks:
+            await asyncio.wait(self._tasks.values(), timeout=seconds)
+
     def _drive(self, run_id: str) -> None:
         self._sweeps.fewer()
         self._tasks[run_id] = asyncio.create_task(self._driven(run_id), name=f"run-{run_id}")
@@ -163,7 +170,7 @@ class LocalEngine:
             self._claim_soon()
 
     def _claim_soon(self) -> None:
-        if not (self._claiming or self._closed):
+        if not (self._claiming or self._closed or self._draining):
             self._claiming = True
             self._chore(self._claimed())
 

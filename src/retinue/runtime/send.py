@@ -28,15 +28,21 @@ class Claim(StrEnum):
     GONE = "gone"
 
 
-async def send(ask: Ask, session: Session, ports: Ports) -> Run:
+async def send(ask: Ask, session: Session, ports: Ports, *, owner: str | None = None) -> Run:
     """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
-    in one step; the engine is told when that is on disk."""
+    in one step; the engine is told when that is on disk. With `owner`, another process is to work it."""
     newborn = _newborn(ask, session, ports)
 
     def step(tx: Tx) -> tuple[Run, Claim]:
         if first := tx.run_by_key(ask.key):
             return first, Claim.GONE
-        return _born(_placed(newborn, tx, ports), tx, ports)
+        placed = _placed(newborn, tx, ports)
+        if owner is None:
+            return _born(placed, tx, ports)
+        left = replace(placed, owner=owner)
+        tx.add_run(left)
+        tx.emit(told("run.queued", left, ports, door=ask.door))
+        return left, Claim.GONE
 
     run, claim = await ports.ledger.do(step)
     if claim is not Claim.GONE:

@@ -7,6 +7,7 @@ from typing import Any
 import click
 
 from retinue.app import App
+from retinue.domain.run import as_json
 from retinue.errors import Usage
 from retinue.surfaces.cli.command import on_app
 from retinue.surfaces.cli.follow import followed, reported
@@ -51,8 +52,11 @@ THINKING = click.option(
 @LABEL
 @TIMEOUT
 @THINKING
+@click.option("--background", is_flag=True, help="Leave it to the daemon, which is started if none is there.")
 @on_app(quiet=True)
-async def run(app: App, terminal: Terminal, text: str | None, session: str | None, **wishes: Any) -> int:
+async def run(
+    app: App, terminal: Terminal, text: str | None, session: str | None, *, background: bool, **wishes: Any
+) -> int:
     """Give an agent one task, wait for it and its children, and stream the answer.
 
     TEXT is the task; `-` reads it from standard input. With --session and no TEXT, what a person typed at
@@ -64,8 +68,21 @@ async def run(app: App, terminal: Terminal, text: str | None, session: str | Non
     task = None if text is None else worded(text)
     if task is None and session is None:
         raise Usage("say what to do: retinue run TEXT, or - to read it from standard input")
+    if background:
+        return await _left_to_the_daemon(app, terminal, task, session=session, **wishes)
     ended = await followed(app, terminal, lambda: app.start(task, session=session, **wishes))
     return await reported(app, terminal, ended)
+
+
+async def _left_to_the_daemon(app: App, terminal: Terminal, task: str | None, **wishes: Any) -> int:
+    from retinue import remote  # noqa: PLC0415  (only here is there a daemon)
+    from retinue.surfaces.cli.serve import ready  # noqa: PLC0415  (the same)
+
+    daemon = await ready(app.config.home, until_idle=True)
+    left = await app.start(task, owner=daemon["owner"], **wishes)
+    await remote.told(app.config.home, "look")
+    terminal.facts(as_json(left))
+    return 0
 
 
 @click.command(cls=Command)

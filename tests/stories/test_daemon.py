@@ -1,0 +1,108 @@
+"""The daemon from outside: it works what is left to it, goes on after a death, and ends without losing anything."""
+
+import asyncio
+import json
+import os
+import signal
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retinue import remote
+from retinue.testing.replies import calls, reply
+
+SPAWN = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
+
+
+def plays(main: list[Any], worker: Any) -> Any:
+    def script(asked: Any) -> Any:
+        if "You are a worker agent" in asked.body["messages"][0]["content"]:
+            return worker
+        return main[min(asked.turns, len(main) - 1)]
+
+    return script
+
+
+async def ended(machine: Any, run: str) -> dict[str, Any]:
+    """Until the run has ended, whoever works it."""
+    while True:
+        shown = (await machine("runs", "show", run, "--json")).json
+        if shown["status"] not in ("queued", "running", "waiting"):
+            return shown
+        await asyncio.sleep(0.1)
+
+
+async def until(true: Callable[[], bool]) -> None:
+    while not true():  # noqa: ASYNC110  (another process does it: nothing to wait on)
+        await asyncio.sleep(0.02)
+
+
+async def stopped(machine: Any) -> None:
+    assert (await machine("serve", "--stop", "--json")).code == 0
+
+
+async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for_it(machine: Any):
+    """Shows: A005, E006."""
+    async with machine.serving(
+        plays([calls(SPAWN), reply("Sent."), reply("1993, it says.")], reply("1993."))
+    ):
+        left = (await machine("run", "--background", "--json", "When?")).json
+        assert left["status"] == "queued"
+        shown = await ended(machine, left["run_id"])
+        assert (shown["status"], shown["text"]) == ("done", "1993, it says.")
+        socket = machine.home / "daemon.sock"
+        assert stat.S_IMODE(socket.stat().st_mode) == 0o600
+        again = (await machine("serve", "--detach", "--json")).json
+        assert again == await remote.told(machine.home, "hello")
+        await stopped(machine)
+        assert not socket.exists()
+        assert await remote.told(machine.home, "hello") is None
+
+
+async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: Any):
+    """Shows: P21, L015."""
+    gate = asyncio.Event()
+
+    def script(asked: Any) -> Any:
+        if "You are a worker agent" in asked.body["messages"][0]["content"]:
+            return reply("1993.", delay=0 if gate.is_set() else 30)
+        return [calls(SPAWN), reply("Sent."), reply("1993, it says.")][min(asked.turns, 2)]
+
+    async with machine.serving(script) as server:
+        left = (await machine("run", "--background", "--json", "When?")).json
+        await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
+        daemon = await remote.told(machine.home, "hello")
+        assert daemon is not None
+        os.kill(daemon["pid"], signal.SIGKILL)
+        gate.set()
+        started = (await machine("serve", "--detach", "--json")).json
+        assert started["pid"] != daemon["pid"]
+        shown = await ended(machine, left["run_id"])
+        await stopped(machine)
+    assert (shown["status"], shown["text"]) == ("done", "1993, it says.")
+    told = Path(shown["path"]).read_text()
+    assert told.count("[Subagent: year] Complete.") == 1
+
+
+async def test_a_home_has_one_daemon(machine: Any):
+    async with machine.serving(reply("x")):
+        await machine("serve", "--detach", "--json")
+        second = await machine("serve")
+        assert (second.code, "already" in second.err) == (3, True)
+        await stopped(machine)
+        none = await machine("serve", "--stop")
+        assert (none.code, "no daemon" in none.err) == (0, True)
+
+
+async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: Any):
+    """Shows: K11."""
+    async with machine.serving(lambda asked: reply("Done.", delay=1)) as server:
+        left = (await machine("run", "--background", "--json", "Go.")).json
+        await until(lambda: bool(server.requests))
+        daemon = await remote.told(machine.home, "hello")
+        assert daemon is not None
+        os.kill(daemon["pid"], signal.SIGTERM)
+        await until(lambda: not Path(f"/proc/{daemon['pid']}").exists())
+        shown = (await machine("runs", "show", left["run_id"], "--json")).json
+    assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
