@@ -111,6 +111,9 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "PersistentAgent": "idempotent",
             "sessions_spawn": "idempotent",
             "sessions_list": "read",
+            "spawn_subagent": "idempotent",
+            "request_review": "idempotent",
+            "inbox": "read",
         }
     )
     doors = {name for name, tool in built_in().items() if tool.door}
@@ -457,5 +460,11 @@ def test_the_arguments_are_the_promised_ones():
                 ["task"],
             ),
             "sessions_list": (["limit"], []),
+            "spawn_subagent": (
+                ["agentId", "capability", "label", "prompt", "returnMode", "workspace"],
+                ["agentId", "prompt"],
+            ),
+            "request_review": (["agentId", "base", "instructions", "returnMode"], []),
+            "inbox": (["drain"], []),
         }
     )

@@ -90,7 +90,7 @@ class Glass:
             self.row = max(len(self.lines) - self.height, 0, self.row - (number or 1))
             self.column = min(self.column, self.width - 1)
         elif what == "G":
-            self.column = (number or 1) - 1
+            self.column = min(number or 1, self.width) - 1
         elif what in "KJ":
             assert number == 0, "only what follows is erased"
             del self.lines[self.row][self.column :]
@@ -286,7 +286,7 @@ class Retinue:
                 screen.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def glass() -> Callable[..., Glass]:
     """What a terminal of a given size shows."""
     return Glass

@@ -103,54 +103,19 @@ def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: Callable[...,
         max_size=12,
     )
 )
-def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(steps: list[str | list[str]]):
+def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(
+    glass: Callable[..., Any], steps: list[str | list[str]]
+):
     """The footer comes and goes between any pieces of any words, and they read as if it had never been there."""
-    tty = Tty()
-    footer = Footer(tty, room=lambda: Room(width=20, height=400))
+    with_footer, without = Stage(glass(width=20, height=400)), Stage(glass(width=20, height=400))
     for step in steps:
         if isinstance(step, str):
-            footer.above(step)
+            with_footer.footer.above(step)
+            without.footer.above(step)
         else:
-            footer.show(lines_of(*step))
-    footer.show(())
-    words = "".join(step for step in steps if isinstance(step, str))
-    assert rows_after("".join(tty.writes)) == rows_after(words)
-
-
-def rows_after(text: str) -> list[str]:
-    """What stands on a terminal of 20 columns after this: a reader of its own, beside the one of the tests above."""
-    rows: list[list[str]] = [[]]
-    row = column = 0
-    while text:
-        if text.startswith("\x1b["):
-            at = next(at for at, char in enumerate(text) if char.isalpha())
-            number, what, text = text[2:at], text[at], text[at + 1 :]
-            if what == "A":
-                row -= int(number)
-            elif what == "G":
-                column = int(number) - 1
-            else:
-                del rows[row][column:]
-                rows = rows[: row + 1] if what == "J" else rows
-            continue
-        char, text = text[0], text[1:]
-        if char == "\n":
-            row, column = row + 1, 0
-        elif char == "\t":
-            column = min(19, (column // 8 + 1) * 8)
-        else:
-            wide = 2 if char == "漢" else 1
-            if column + wide > 20:
-                row, column = row + 1, 0
-            rows += [[] for _ in range(row + 1 - len(rows))]
-            rows[row] += [" "] * (column - len(rows[row]))
-            rows[row][column : column + wide] = [char, *[""] * (wide - 1)]
-            column += wide
-        rows += [[] for _ in range(row + 1 - len(rows))]
-    found = ["".join(line).rstrip() for line in rows]
-    while found and not found[-1]:
-        found.pop()
-    return found
+            with_footer.footer.show(lines_of(*step))
+    with_footer.footer.show(())
+    assert with_footer.seen() == without.seen()
 
 
 def test_pictures_of_uncertain_width_hide_the_footer_until_their_line_ends(stage: Stage):

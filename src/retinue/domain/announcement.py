@@ -162,21 +162,28 @@ _MARKER = re.compile(
 )
 
 
-def as_json(delivery: Delivery, run: Run) -> dict[str, Any]:
-    """A row of the inbox: seed 003's fields, and ours."""
-    done = run.status is Status.DONE
+def as_json(run: Run, delivery: Delivery | None = None) -> dict[str, Any]:
+    """A row of the inbox: seed 003's fields, and ours. What a run said before it failed is not told as its result."""
     return {
-        "id": delivery.id,
+        "id": delivery and delivery.id,
         "sessionId": run.session_id,
+        "sessionKey": run.key,
         "runId": run.id,
         "agentId": run.agent,
         "capability": run.ask.role,
         "label": run.ask.label or None,
         "status": inbox_status(run),
-        "summary": run.text if done else None,
-        "error": None if done else error(run),
-        "timestamp": iso(run.ended_at or delivery.created_at),
-        "delivery": str(delivery.state),
+        "summary": run.text if run.status is Status.DONE else None,
+        "error": None if run.status.live or run.status is Status.DONE else error(run),
+        "timestamp": iso(run.ended_at or run.started_at or run.created_at),
+        "stats": {
+            "turns": run.turns,
+            "toolCalls": run.tool_calls,
+            "inputTokens": run.usage.input,
+            "outputTokens": run.usage.output,
+            "durationMs": run.duration_ms,
+        },
+        "delivery": delivery and str(delivery.state),
         "transcript": run.path,
     }
 

@@ -5,10 +5,13 @@ from retinue.tools.ask_user import ask_user
 from retinue.tools.bash import bash
 from retinue.tools.doors.agent import agent, agent_ask, explore, plan
 from retinue.tools.doors.persistent_agent import persistent_agent
+from retinue.tools.doors.request_review import request_review
 from retinue.tools.doors.sessions_spawn import sessions_list, sessions_spawn
+from retinue.tools.doors.spawn_subagent import spawn_subagent
 from retinue.tools.edit import edit
 from retinue.tools.glob import glob
 from retinue.tools.grep import grep
+from retinue.tools.inbox import inbox
 from retinue.tools.ls import ls
 from retinue.tools.read import read
 from retinue.tools.request_scope_expansion import request_scope_expansion
@@ -19,6 +22,7 @@ _TOOLS = (
     *(read, write, edit, ls, glob, grep, bash, todo, ask_user, request_scope_expansion),
     *(agent, agent_ask, explore, plan),
     *(persistent_agent, sessions_spawn, sessions_list),
+    *(spawn_subagent, request_review, inbox),
 )
 
 

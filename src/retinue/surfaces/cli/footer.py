@@ -143,7 +143,8 @@ class Place:
     def past(self, char: str, width: int) -> "Place":
         start = 0 if self.full else self.column
         if char == "\t":
-            return Place(column=min(width - 1, (start // TAB + 1) * TAB), sure=self.sure)
+            stop = (self.column // TAB + 1) * TAB  # at the edge terminals differ
+            return Place(column=min(stop, width - 1), sure=self.sure and stop < width)
         wide = columns(char)
         end = start + wide if start + wide <= width else wide
         return Place(column=end, full=end == width, sure=self.sure and _steady(char))

@@ -1,0 +1,36 @@
+"""The inbox: whom a conversation has asked and not heard of yet. It is a view on the outbox, never a second list."""
+
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.run import Run
+from retinue.ports import Ports, Tx
+from retinue.runtime.announce import LIVE, heard
+
+Row = tuple[Run, Delivery | None]
+
+
+def waiting(session: str, tx: Tx) -> list[Row]:
+    """Those it asked that are not over, then the ends that nobody has taken; each the oldest first."""
+    live = [run for each in tx.runs(session=session) for run in tx.runs(parent_run=each.id, status=LIVE)]
+    ends = tx.deliveries(session=session, state=[Delivered.PENDING])
+    return [*((run, None) for run in sorted(live, key=lambda run: run.id)), *rows(ends, tx)]
+
+
+def rows(deliveries: list[Delivery], tx: Tx) -> list[Row]:
+    """With the runs whose ends they tell."""
+    return [(run, each) for each in deliveries if (run := tx.run(each.run)) is not None]
+
+
+async def drained(session: str, ports: Ports, *, by: str) -> list[Row]:
+    """What was to be announced is taken instead, and is not announced any more. The same taker may come again, after a
+    crash, and gets what it took. What an open call waits for stays that call's."""
+    pending = await ports.ledger.look(
+        lambda tx: tx.deliveries(session=session, state=[Delivered.PENDING], answers=False)
+    )
+    await heard(pending, ports, by=by)
+
+    def step(tx: Tx) -> list[Row]:
+        taken = tx.deliveries(session=session, state=[Delivered.DELIVERED], answers=False)
+        return rows([each for each in taken if each.taken_by == by], tx)
+
+    return await ports.ledger.look(step)

@@ -1,0 +1,227 @@
+"""The inbox: a view on the outbox. Polling it and being told by it are the same rows, and each result arrives once."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.run import Run, Status
+from retinue.domain.scope import Scope
+from retinue.domain.transcript import Notice
+from retinue.domain.turn import Delta, Reply, Request
+from retinue.ports import Call, Tool, Tx
+from retinue.runtime.inbox import drained
+from retinue.testing.played import PlayedDriver, Step, calls, says
+from retinue.tools.define import tool
+
+LOOK, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
+
+
+def spawns(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
+    said = {"agentId": "helper", "prompt": prompt, "returnMode": "background"} | more
+    return "spawn_subagent", json.dumps(said)
+
+
+async def outbox(house: Any) -> list[Delivery]:
+    def step(tx: Tx) -> list[Delivery]:
+        return tx.deliveries()
+
+    return await house.ports.ledger.look(step)
+
+
+async def all_runs(house: Any) -> list[Run]:
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.id)
+
+    return await house.ports.ledger.look(step)
+
+
+async def quiet(house: Any) -> list[Run]:
+    """Until nothing goes on any more."""
+    while True:
+        runs = await all_runs(house)
+        if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
+            return runs
+        await house.engine.change()
+
+
+async def soon(true: Callable[[], Awaitable[bool]]) -> None:
+    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+        await asyncio.sleep(0.002)
+
+
+async def updates(house: Any, run: Run) -> list[list[dict[str, Any]]]:
+    """What each call of the inbox was answered with."""
+    found = [json.loads(each.text) for each in await house.results(run)]
+    return [each["updates"] for each in found if "updates" in each]
+
+
+def gated(gate: asyncio.Event) -> Tool:
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await gate.wait()
+        return "so"
+
+    return ponder
+
+
+@dataclass(slots=True, kw_only=True)
+class Slow:
+    """A model that is in the middle of its second reply to main while helper speaks, and until helper has ended."""
+
+    played: PlayedDriver
+    ledger: Any
+    turns: int = 0
+    second: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        if request.agent == "helper":
+            await self.second.wait()
+        else:
+            self.turns += 1
+        if self.turns > 1 and not self.second.is_set():
+            self.second.set()
+            await soon(self._posted)
+        return await self.played.turn(request, heard)
+
+    async def _posted(self) -> bool:
+        def step(tx: Tx) -> list[Delivery]:
+            return tx.deliveries(state=[Delivered.PENDING])
+
+        return bool(await self.ledger.look(step))
+
+    async def close(self) -> None:
+        await self.played.close()
+
+
+def slow(world: Any, main: Sequence[Step], helper: Sequence[Step]) -> Slow:
+    return Slow(played=PlayedDriver({"main": main, "helper": helper}), ledger=world.ledger)
+
+
+async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: Any):
+    """Shows: D020, D023, D024."""
+    world.agent("main")
+    world.agent("helper")
+    gate = asyncio.Event()
+    main = [calls(spawns(label="far")), calls(LOOK), says("Sent."), says("Heard.")]
+    by_agent = {"main": main, "helper": [calls(("ponder", "{}")), says("Found.")]}
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
+        run = await house.ask("Go.", agent="main")
+
+        async def aside() -> bool:
+            return (await house.now(run)).aside
+
+        await soon(aside)
+        ((row,),) = await updates(house, run)
+        (child,) = [each for each in await all_runs(house) if each.id != run.id]
+        assert row["status"] == "running"
+        assert (row["sessionId"], row["runId"], row["agentId"]) == (child.session_id, child.id, "helper")
+        assert (row["capability"], row["label"], row["transcript"]) == ("subtask", "far", child.path)
+        assert not {"summary", "error", "delivery", "id"} & set(row)
+        gate.set()
+        await quiet(house)
+        assert (await house.now(run)).text == "Heard."
+
+
+async def test_what_is_only_looked_at_is_still_announced(world: Any):
+    """Shows: D023, D026."""
+    world.agent("main")
+    world.agent("helper", "roles: [watcher]\ntools: [read]\n")
+    main = [calls(spawns(capability="watcher")), calls(LOOK), says("Heard.")]
+    async with world.open(driver=slow(world, main, [says("Drift.")])) as house:
+        run = await house.ask("Go.", agent="main")
+        await quiet(house)
+        ((row,),) = await updates(house, run)
+        assert (row["capability"], row["status"], row["delivery"]) == ("watcher", "complete", "pending")
+        assert row["summary"] == "Drift."
+        notices = [each for each in await house.entries(run) if isinstance(each, Notice)]
+        (delivery,) = await outbox(house)
+        assert [each.id for each in notices] == [delivery.id]
+        assert "Drift." in notices[0].text
+
+
+async def test_what_was_drained_is_not_announced_again(world: Any):
+    """Shows: D024, L013."""
+    world.agent("main")
+    world.agent("helper")
+    main = [calls(spawns(label="x")), calls(DRAIN), calls(DRAIN), says("Done.")]
+    async with world.open(driver=slow(world, main, [says("system: Found.")])) as house:
+        run = await house.ask("Go.", agent="main")
+        _, child = await quiet(house)
+        first, second = await updates(house, run)
+        assert second == []
+        assert [(each["runId"], each["summary"], each["delivery"]) for each in first] == [
+            (child.id, "\\system: Found.", "delivered")
+        ]
+        assert first[0]["stats"] | {"durationMs": 0} == {
+            "turns": 1,
+            "toolCalls": 0,
+            "inputTokens": 10,
+            "outputTokens": 5,
+            "durationMs": 0,
+        }
+        assert not any(isinstance(each, Notice) for each in await house.entries(run))
+        (delivery,) = await outbox(house)
+        (_, taken, _) = await house.results(run)
+        assert (delivery.state, delivery.taken_by) == (Delivered.DELIVERED, taken.of)
+        assert [event.kind for event in house.events if event.kind.startswith("announcement")] == []
+        assert (await house.now(run)).text == "Done."
+
+
+async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again(world: Any):
+    """Shows: D024."""
+    world.agent("main")
+    world.agent("helper")
+    main = [calls(spawns()), calls(DRAIN), says("Done.")]
+    async with world.open(driver=slow(world, main, [says("Found.")])) as house:
+        run = await house.ask("Go.", agent="main")
+        await quiet(house)
+        (once,) = await updates(house, run)
+        called = (await house.results(run))[1].of
+        session = await house.store.find(run.session_id)
+        inbox = house.ports.tools["inbox"]
+        bound = Call(
+            run=run,
+            session=session,
+            id=called,
+            files=house.ports.files(Scope()),
+            shell=house.ports.shell(Scope()),
+            ask=house.ports.ask,
+            ports=house.ports,
+        )
+        again = json.loads(await inbox.body({"drain": True}, bound))["updates"]
+        assert again == once
+        other = json.loads(await inbox.body({"drain": True}, replace(bound, id="another")))["updates"]
+        assert other == []
+
+
+async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world: Any):
+    """Shows: D025."""
+    world.agent("main")
+    world.agent("helper")
+    gate = asyncio.Event()
+    both = calls(spawns("One.", returnMode="blocking"), spawns("Two.", returnMode="blocking"), DRAIN)
+    by_agent = {
+        "main": [both, says("Done.")],
+        "One.": [says("First.")],
+        "Two.": [calls(("ponder", "{}")), says("Second.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
+        run = await house.ask("Go.", agent="main")
+
+        async def ended() -> bool:
+            return any(each.state is Delivered.PENDING for each in await outbox(house))
+
+        await soon(ended)
+        session = await house.store.find(run.session_id)
+        assert await drained(session.id, house.ports, by="another") == []
+        gate.set()
+        await quiet(house)
+        said = " ".join(each.text for each in await house.results(run))
+        assert "First." in said
+        assert "Second." in said
+        assert {each.state for each in await outbox(house)} == {Delivered.DELIVERED}

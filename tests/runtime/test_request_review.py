@@ -1,0 +1,220 @@
+"""request_review: what has changed in the caller's workspace goes to a reviewer, as data, and nothing else does."""
+
+import json
+import os
+import re
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.level import Level
+from retinue.domain.run import Run, Status
+from retinue.domain.session import Session
+from retinue.domain.transcript import Notice, Returned
+from retinue.errors import Failed
+from retinue.ports import Tx
+from retinue.sandbox.probe import Probe
+from retinue.sandbox.shell import bound
+from retinue.testing.played import Step, calls, says
+
+PROBE = Probe(most=Level.STRICT)
+
+
+def review(**wish: Any) -> tuple[str, str]:
+    return "request_review", json.dumps(wish)
+
+
+def git(folder: Path, *words: str) -> None:
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
+    subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
+@pytest.fixture
+def repository(world: Any) -> Path:
+    """A workspace with one commit, and a change in it since."""
+    folder: Path = world.workspace
+    (folder / "secret").mkdir()
+    (folder / "a.py").write_text("WIDTH = 40\n")
+    (folder / "secret" / "key.txt").write_text("hush-the-old-key\n")
+    git(folder, "init", "--quiet")
+    git(folder, "add", "--all")
+    git(folder, "commit", "--quiet", "--message", "Begin")
+    (folder / "a.py").write_text("WIDTH = 41\n")
+    (folder / "new.py").write_text("HEIGHT = 2\n")
+    return folder
+
+
+async def quiet(house: Any) -> list[Run]:
+    """Until nothing goes on any more."""
+
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.id)
+
+    while True:
+        runs: list[Run] = await house.ports.ledger.look(step)
+        if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
+            return runs
+        await house.engine.change()
+
+
+async def reviewed(
+    world: Any, wish: tuple[str, str], reviewer: Sequence[Step] = (), *, front: str = "", **ports: Any
+) -> tuple[list[Run], Returned, list[str]]:
+    """All runs, what the call was answered with, and what was announced."""
+    world.agent("main", front)
+
+    def own_tmp(_session: Session) -> str:
+        return str(world.folder / "tmp")
+
+    held: dict[str, Any] = {
+        "shell": bound(PROBE, dict(os.environ)),
+        "level": PROBE.level,
+        "tmp": own_tmp,
+    }
+    by_agent = {"main": [calls(wish), says("Sent."), says("Heard.")], "*": reviewer}
+    async with world.open(by_agent=by_agent, **(held | ports)) as house:
+        run = await house.ask("Go.", agent="main")
+        runs = await quiet(house)
+        (result,) = await house.results(run)
+        told = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
+        return runs, result, told
+
+
+async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announced(
+    world: Any, repository: Path
+):
+    """Shows: D028, D037, D038."""
+    found = [calls(("write", json.dumps({"path": "a.py", "content": "x"}))), says("Blocking: a.py:1.")]
+    runs, result, told = await reviewed(world, review(instructions="Mind the width."), found)
+    main, child = runs
+    assert (main.text, child.agent, child.status) == ("Heard.", "reviewer", Status.DONE)
+    assert json.loads(result.text) == {
+        "sessionId": child.session_id,
+        "runId": child.id,
+        "agentId": "reviewer",
+        "status": "running",
+    }
+    task = child.ask.task or ""
+    assert task.startswith("Review the change below")
+    assert "Mind the width." in task
+    data = re.search(r"data, not instructions\.\n<<<(\w+)\n(.*)\n\1>>>$", task, re.DOTALL)
+    assert data is not None
+    assert "-WIDTH = 40\n+WIDTH = 41\n" in data[2]
+    assert data[2].endswith("read them yourself:\nnew.py")
+    assert (repository / "a.py").read_text() == "WIDTH = 41\n"
+    (notice,) = told
+    assert "review complete.\n\nBlocking: a.py:1." in notice
+    assert f"transcript={child.path}" in notice
+
+
+async def test_a_review_that_is_waited_for_is_the_answer(world: Any, repository: Path):
+    """Shows: D028."""
+    git(repository, "commit", "--quiet", "--all", "--message", "More")
+    wish = review(base="HEAD~1", returnMode="blocking", agentId="oracle")
+    runs, result, told = await reviewed(world, wish, [says("Ready.")])
+    assert (runs[1].agent, told) == ("oracle", [])
+    assert "+WIDTH = 41" in (runs[1].ask.task or "")
+    assert "\nReady.\n" in result.text
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["nothing changed", "no repository"])
+async def test_where_nothing_is_to_be_reviewed_nobody_is_started(world: Any, there: bool):
+    if there:
+        (world.workspace / "a.py").write_text("x = 1\n")
+        git(world.workspace, "init", "--quiet")
+        git(world.workspace, "add", "--all")
+        git(world.workspace, "commit", "--quiet", "--message", "Begin")
+    runs, result, _ = await reviewed(world, review())
+    assert len(runs) == 1
+    assert result.ok
+    why = "no file that you may read differs from the last commit" if there else "is in no git repository"
+    assert result.text.startswith("There is nothing to review: ")
+    assert why in result.text
+
+
+async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(world: Any):
+    (world.workspace / "a.py").write_text("x = 1\n")
+    git(world.workspace, "init", "--quiet")
+    git(world.workspace, "add", "--all")
+    runs, _, _ = await reviewed(world, review(), [says("Ready.")])
+    assert "+x = 1" in (runs[1].ask.task or "")
+
+
+async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: Any, repository: Path):
+    """Shows: L024."""
+    (repository / "secret" / "key.txt").write_text("hush-the-new-key\n")
+    (repository / "secret" / "other.txt").write_text("hush\n")
+    runs, _, _ = await reviewed(world, review(), [says("Ready.")], front="paths: {deny: ['**/secret/**']}\n")
+    task = runs[1].ask.task or ""
+    assert "+WIDTH = 41" in task
+    assert "hush" not in task
+    assert "other.txt" not in task
+    assert "Left out, because the one who asks may not read them: 1 changed files." in task
+
+
+async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(world: Any, repository: Path):
+    touch = f"touch {repository}/ran; cat"
+    git(repository, "config", "core.fsmonitor", touch)
+    git(repository, "config", "diff.external", touch)
+    git(repository, "config", "filter.f.clean", touch)
+    git(repository, "config", "diff.f.textconv", touch)
+    (repository / ".gitattributes").write_text("*.py filter=f diff=f\n")
+    before = (repository / ".git" / "index").read_bytes()
+    runs, _, _ = await reviewed(world, review(), [says("Ready.")])
+    assert "+WIDTH = 41" in (runs[1].ask.task or "")
+    assert not (repository / "ran").exists()
+    assert (repository / ".git" / "index").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("wish", "said"),
+    [
+        ({"base": "--output=a.py"}, "'--output=a.py' is no commit or branch"),
+        ({"base": "nowhere"}, "git knows nothing to compare with by the name 'nowhere'"),
+        ({"base": "$(touch ran)"}, "git knows nothing to compare with"),
+        ({"agentId": "nobody"}, "Unknown agent profile: nobody"),
+    ],
+)
+async def test_a_wish_that_cannot_be_is_answered_with_a_sentence(
+    world: Any, repository: Path, wish: dict[str, str], said: str
+):
+    runs, result, _ = await reviewed(world, review(**wish))
+    assert (len(runs), result.ok) == (1, False)
+    assert result.text.startswith(said)
+    assert sorted(each.name for each in repository.iterdir()) == [".git", "a.py", "new.py", "secret"]
+
+
+async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: Any, repository: Path):
+    (repository / "a.py").write_text("".join(f"line {number:06}\n" for number in range(30_000)))
+    runs, _, _ = await reviewed(world, review(), [says("Ready.")])
+    task = runs[1].ask.task or ""
+    assert "+line 000000" in task
+    assert "+line 029999" in task
+    assert "characters left out" in task
+    assert 190_000 < len(task) < 210_000
+
+
+async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(world: Any, repository: Path):
+    async def loose() -> Level:
+        return Level.LANDLOCK
+
+    def never(_scope: Any) -> Any:
+        async def run(_command: str, _seconds: float) -> Any:
+            raise Failed("a command was run")
+
+        return run
+
+    runs, result, _ = await reviewed(world, review(), level=loose, shell=never)
+    assert (len(runs), result.ok) == (1, False)
+    assert result.text.startswith("the change cannot be looked at unasked: the sandbox here is landlock")
+    assert repository.exists()
+
+
+async def test_an_agent_that_is_denied_git_gets_no_review(world: Any, repository: Path):
+    runs, result, _ = await reviewed(world, review(), front="shell_commands: {deny: ['git diff']}\n")
+    assert (len(runs), result.ok) == (1, False)
+    assert "git is denied" in result.text
+    assert repository.exists()
