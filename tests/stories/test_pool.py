@@ -1,0 +1,226 @@
+"""A task for a named agent, as its users see it: one answer, an agent that can be asked more, and a pool to look at."""
+
+import asyncio
+import hashlib
+import json
+from typing import Any
+
+import pytest
+
+from retinue.app.pool import cleared, pooled
+from retinue.domain.event import Event
+from retinue.domain.run import Status, Waiting
+from retinue.errors import Refused
+from retinue.testing.replies import calls, reply
+from retinue.tools.define import tool
+
+LONG = "It is in src/cron.py, line 12, and nothing else uses it."
+FACTS = {
+    "key", "agent", "prompt_hash", "tools_hash", "agent_id", "session_id", "parent", "created_at", "last_used_at",
+    "use_count", "in_use",
+}  # fmt: skip
+
+
+def sha8(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def gives(task: str, **more: Any) -> tuple[str, Any]:
+    return "agent", {"task_prompt": task} | more
+
+
+def playing(*turns: Any) -> Any:
+    """The main agent plays these turns, one after the other over all its runs; whoever was given a task answers it."""
+    left = list(turns)
+
+    def answer(asked: Any) -> Any:
+        messages = asked.body["messages"]
+        if "Your task:" in messages[0]["content"]:
+            return reply(f"{LONG} {sum(each['role'] == 'user' for each in messages)}")
+        turn = left.pop(0)
+        return turn(messages) if callable(turn) else turn
+
+    return answer
+
+
+def results(messages: Any) -> list[Any]:
+    return [json.loads(each["content"]) for each in messages if each["role"] == "tool"]
+
+
+def asks(messages: Any) -> Any:
+    return calls(("agent_ask", {"agent_id": results(messages)[0]["agent_id"], "message": "Sure?"}))
+
+
+async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_from_then_on(machine: Any):
+    """Shows: B001, B009, B014, B015, B019, B020."""
+    assert not (machine.agents / "general.md").exists()
+    async with machine.serving(playing(calls(gives("Find cron.")), reply("Found."))) as server:
+        run = await machine("run", "--json", "Where is cron?")
+    assert (run.code, run.json["text"]) == (0, "Found.")
+    assert (machine.agents / "general.md").exists()
+    first, child, last = server.requests
+    assert {"agent", "agent_ask", "explore", "plan"} <= set(machine.tools(first))
+    assert machine.system(child).count("Your task:\nFind cron.") == 1
+    assert machine.words(child) == ["Execute this task: Find cron."]
+    (answer,) = results(last.messages)
+    assert set(answer) == {"success", "result", "agent_used", "duration_seconds", "agent_id"}
+    assert (answer["success"], answer["agent_used"]) == (True, "general")
+    assert answer["result"].startswith(f"{LONG} 1")
+    shown = (await machine("sessions", "show", "--json", answer["agent_id"])).json
+    assert (shown["agent"], shown["parent_session_id"]) == ("general", run.json["slug"])
+
+
+async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(machine: Any):
+    """Shows: B029, B030, B031, B033, B034, B035, B036, B040, B046."""
+    machine.agent("scout", "tools: [read, grep]\n", "You look.")
+    machine.agent("coder", "", "You write.")
+    turns = [
+        calls(gives("One.", agent_name="scout"), gives("Two.", agent_name="scout")),
+        calls(gives("Three.", agent_name="coder")),
+        reply("Done."),
+    ]
+    more = [calls(gives("Four.", agent_name="scout")), reply("Done.")]
+    again = [calls(gives("Five.", agent_name="scout")), reply("Done.")]
+    async with machine.serving(playing(*turns, *more, *again)) as server:
+        await machine("run", "Go.")
+        before = (await machine("pool", "list", "--json")).json
+        machine.agent("scout", "tools: [grep, read]\n", "You look twice.")
+        await machine("run", "Go.")
+        machine.agent("scout", "tools: [grep, read, ls]\n", "You look twice.")
+        await machine("run", "Go.")
+        after = (await machine("pool", "list", "--json")).json
+        stats = (await machine("pool", "stats", "--json")).json
+    tools = sha8("grep|read")
+    scout, coder = f"agent-scout@{sha8('You look.')}@{tools}", f"agent-coder@{sha8('You write.')}@{sha8('')}"
+    assert sorted((row["key"], row["use_count"]) for row in before) == [(coder, 1), (scout, 2), (scout, 2)]
+    assert len({row["agent_id"] for row in before}) == 3
+    assert all(set(row) == FACTS for row in before)
+    assert {(row["agent"], row["tools_hash"]) for row in before} == {("scout", tools), ("coder", sha8(""))}
+    newest = [row["key"] for row in after[:2]]
+    twice = f"agent-scout@{sha8('You look twice.')}"
+    assert newest == [f"{twice}@{sha8('grep|ls|read')}", f"{twice}@{tools}"]
+    assert (stats["total"], stats["in_use"], stats["available"], stats["max"]) == (5, 0, 5, 10)
+    assert stats["oldest_age_seconds"] >= stats["newest_age_seconds"] >= 0
+    systems = [machine.system(each) for each in server.requests if "Your task:" in machine.system(each)]
+    assert [each.rpartition("Your task:\n")[2].split("\n")[0] for each in systems[2:]] == [
+        "Three.",
+        "Four.",
+        "Five.",
+    ]
+
+
+async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(machine: Any):
+    """Shows: B046, B048."""
+    turns = [calls(gives("One.")), asks, reply("Sure."), asks, reply("Gone.")]
+    async with machine.serving(playing(*turns)) as server:
+        run = (await machine("run", "--json", "Go.")).json
+        _, answer = results(server.requests[-1].messages)
+        assert answer["result"].startswith(f"{LONG} 2")
+        (row,) = (await machine("pool", "list", "--json")).json
+        assert (row["agent_id"], row["use_count"], row["in_use"]) == (answer["agent_id"], 2, False)
+        cleared = await machine("pool", "clear", row["agent_id"])
+        assert (cleared.code, cleared.out) == (
+            0,
+            f"{row['agent_id']} can be asked no more; its conversation stays\n",
+        )
+        assert (await machine("pool", "list", "--json")).json == []
+        assert (await machine("pool", "clear", row["agent_id"])).code == 7
+        await machine("send", run["slug"], "And now?")
+        *_, refused = results(server.requests[-1].messages)
+        assert refused["error"] == (
+            f"Agent not found: {row['agent_id']}. Agent may have been evicted from pool or ID is invalid."
+        )
+        assert (await machine("sessions", "show", row["agent_id"])).code == 0
+
+
+async def test_clearing_the_pool_takes_out_every_idle_agent(machine: Any):
+    """Shows: B047."""
+    turns = [calls(gives("One."), gives("Two.", persist=False)), reply("Done.")]
+    async with machine.serving(playing(*turns)):
+        await machine("run", "Go.")
+        cleared = (await machine("pool", "clear", "--json")).json
+        assert [row["agent"] for row in cleared] == ["general"]
+        assert (await machine("pool", "list", "--json")).json == []
+        assert "nobody idle" in (await machine("pool", "clear")).err
+
+
+async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Any):
+    """Shows: B047."""
+    written = machine.folder / "scout.md"
+    written.write_text("---\nname: scout\ndescription: Looks.\n---\n\nYou look.\n")
+    async with machine.serving([reply("I have looked.")]):
+        assert (await machine("agents", "import", str(written))).code == 0
+        assert "scout" in [row["name"] for row in (await machine("agents", "list", "--json")).json]
+        assert "You look." in (await machine("agents", "show", "scout")).out
+        used = await machine("run", "--agent", "scout", "Look.")
+        assert (used.code, used.out.strip()) == (0, "I have looked.")
+        assert (await machine("agents", "delete", "scout")).code == 0
+        assert "scout" not in [row["name"] for row in (await machine("agents", "list", "--json")).json]
+
+
+async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: Any):
+    """Shows: B017, B018, B021, B051."""
+    heard: list[Event] = []
+    turns = [calls(gives("One."), gives("Two.")), reply("Done.")]
+    async with machine.serving(playing(*turns)), machine.open() as app:
+        with app.listen(heard.append):
+            run = await app.run("Go.", workspace=machine.folder)
+        called = {event.data["call"] for event in heard if event.kind == "tool.started"}
+        born = [event for event in heard if event.kind == "run.queued" and event.parent_run == run.id]
+        assert {event.data["call"] for event in born} == called
+        assert {(event.agent, event.data["door"], event.data["task"]) for event in born} == {
+            ("general", "agent", f"Execute this task: {task}.") for task in ("One", "Two")
+        }
+        for event in born:
+            kinds = [each.kind for each in heard if each.run == event.run]
+            assert kinds.index("run.queued") < kinds.index("run.started") < kinds.index("run.ended")
+            (end,) = [each for each in heard if each.run == event.run and each.kind == "run.ended"]
+            assert (end.agent, end.data["status"], end.parent_run) == ("general", "done", run.id)
+            assert end.data["duration_ms"] >= 0
+            assert (await app.find_run(event.run)).text.startswith(LONG)
+
+
+async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(machine: Any):
+    """Shows: B022, B026, B041."""
+    waits, go = asyncio.Event(), asyncio.Event()
+
+    def heard(event: Event) -> None:
+        if event.kind == "run.state" and event.data["phase"] == "child":
+            waits.set()
+
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await go.wait()
+        return "so"
+
+    def answer(asked: Any) -> Any:
+        messages = asked.body["messages"]
+        if messages[-1]["role"] == "tool":
+            return reply(LONG)
+        at_work = "Your task:" in messages[0]["content"]
+        return (
+            calls(("ponder", {})) if at_work else calls(gives("Find cron."), gives("Find x.", persist=False))
+        )
+
+    async with machine.serving(answer), machine.open(tools=[ponder]) as app:
+        with app.listen(heard):
+            run = await app.start("Go.", workspace=machine.folder)
+            await waits.wait()
+        *children, parent = sorted(await app.runs(live=True), key=lambda each: each.id, reverse=True)
+        assert {(each.agent, each.ask.task, each.ask.parent_run) for each in children} == {
+            ("general", "Execute this task: Find cron.", run.id),
+            ("general", "Execute this task: Find x.", run.id),
+        }
+        assert (parent.id, parent.waiting_for) == (run.id, Waiting.CHILD)
+        (kept,) = await pooled(app)
+        assert kept.use.in_use
+        with pytest.raises(Refused, match="is at work"):
+            await cleared(app, kept.use.agent_id)
+        assert await cleared(app) == []
+        go.set()
+        assert (await app.wait(run.id)).status is Status.DONE
+        assert await app.runs(live=True) == []
+        (free,) = await pooled(app)
+        assert (free.use.agent_id, free.use.in_use) == (kept.use.agent_id, False)
+        assert {each.slug for each in await app.sessions()} == {run.slug, kept.use.agent_id}
