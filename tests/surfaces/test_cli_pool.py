@@ -1,0 +1,29 @@
+"""`retinue pool` on a terminal's lines: who can be asked more, how many, and what happens when they are taken out."""
+
+from typing import Any
+
+LONG = "It is in src/cron.py, and nothing else uses it."
+
+
+def test_the_pool_is_shown_in_lines_for_people(retinue: Any):
+    """Shows: B046, B047."""
+    wish = {"name": "explore", "args": {"task_prompt": "Find cron."}}
+    retinue.plays({"general": [{"tools": [wish, wish]}, "Done."], "explorer": [LONG]})
+    assert "the pool is empty" in retinue("pool", "list").err
+    assert retinue("run", "Where is cron?").code == 0
+    heading, first, second = retinue("pool", "list").out.splitlines()
+    assert heading.split("  ")[0] == "AGENT ID"
+    for line in (first, second):
+        agent_id, key, state, uses, *_ = [each for each in line.split("  ") if each]
+        assert agent_id.startswith("explorer-")
+        assert key.strip().startswith("agent-explorer@")
+        assert (state.strip(), uses.strip()) == ("available", "2")
+    told = dict(line.split(maxsplit=1) for line in retinue("pool", "stats").out.splitlines())
+    assert (told["total"], told["in_use"], told["available"], told["max"]) == ("2", "0", "2", "10")
+
+
+def test_who_is_not_in_the_pool_cannot_be_taken_out(retinue: Any):
+    """Shows: B047."""
+    said = retinue("pool", "clear", "nobody")
+    assert (said.code, said.out) == (7, "")
+    assert said.err == "retinue: there is no agent nobody in the pool: `retinue pool list` shows who is\n"
