@@ -368,3 +368,36 @@ async def test_a_folder_whose_maker_died_before_the_run_was_written_down_is_used
         assert [each.status for each in runs] == [Status.DONE, Status.DONE]
         folders = list((Path(run.path).parent / "agents").iterdir())
         assert [str(each / "session.md") for each in folders] == [runs[1].path]
+
+
+async def test_a_run_that_is_stopped_while_it_starts_another_leaves_nobody_behind(world: Any):
+    """Shows: L019."""
+    world.agent("main")
+    for steps in range(1, 60, 3):
+        by_agent = {"Go.": [calls(spawns()), says("Sent.")], "Look.": [calls(("ponder", "{}")), says("x")]}
+        async with world.open(by_agent=by_agent, tools=[gated(asyncio.Event())]) as house:
+            run = await house.ask("Go.", agent="main")
+            await house.until("tool.started")
+            for _ in range(steps):
+                await asyncio.sleep(0.0002)
+            await house.cancel(run)
+            runs = [each for each in await quiet(house) if each.root == run.id]
+            assert {each.status for each in runs} == {Status.CANCELLED}, steps
+
+
+async def test_what_cannot_be_heard_is_tried_once_and_then_shown_as_failed(world: Any):
+    """Shows: C12, L013."""
+    world.agent("main")
+    gate = asyncio.Event()
+    main = [calls(spawns()), ModelFailed("gone", reason="unreachable")]
+    by_agent = {"Go.": main, "Look.": [calls(("ponder", "{}")), says("Found.")]}
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
+        run = await house.ask("Go.", agent="main")
+        await house.engine.wait(run.id)
+        preset = Path(run.path).with_name("preset.md")
+        preset.write_text("---\nname: [broken\n")
+        gate.set()
+        _, child, woken = await quiet(house)
+        assert (woken.status, child.text) == (Status.FAILED, "Found.")
+        (delivery,) = await outbox(house)
+        assert (delivery.state, delivery.attempts) == (Delivered.FAILED, 1)

@@ -10,7 +10,7 @@ from retinue.domain.approval import State
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.errors import NotFound, RetinueError
 from retinue.ports import Ports, Tx
-from retinue.runtime.send import Claim, wake
+from retinue.runtime.send import WAKE, WAKING, Claim, unbroken, wake
 from retinue.runtime.telling import told
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
@@ -54,9 +54,12 @@ async def end(
             return unsettled
         return closed(counted, status, tx, ports, stirred, reason=reason, error=error)
 
-    ended = await ports.ledger.do(step)
-    stirred.submit(ports)
-    return ended
+    async def ending() -> Run:
+        ended = await ports.ledger.do(step)
+        stirred.submit(ports)
+        return ended
+
+    return await unbroken(ending())
 
 
 def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
@@ -100,9 +103,18 @@ def closed(
             duration_ms=ended.duration_ms,
         )
     )
+    if ended.ask.source == WAKE and status not in (Status.DONE, Status.CANCELLED):
+        _unheard(ended, tx)
     if ended.ask.parent_run is not None:
         _post(ended, tx, ports, stirred, answers=run.awaited)
     return ended
+
+
+def _unheard(woken: Run, tx: Tx) -> None:
+    """What a run was made to hear, and could not: it is not tried for ever, and the inbox tells a person."""
+    delivery = tx.delivery(woken.ask.key.removeprefix(WAKING))
+    if delivery is not None and delivery.state is Delivered.PENDING:
+        tx.set_delivery(replace(delivery, state=Delivered.FAILED, attempts=delivery.attempts + 1))
 
 
 def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) -> None:

@@ -1,8 +1,11 @@
 """One more run in a session: the only place a run is born, and the only place one is taken up."""
 
+import asyncio
+from collections.abc import Awaitable
 from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
+from typing import TypeVar
 
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.prompt import short
@@ -12,8 +15,13 @@ from retinue.errors import Refused
 from retinue.ports import Ports, Tx
 from retinue.runtime.telling import told
 
+T = TypeVar("T")
+
 WAKE = "wake"
 """The source of a run that nobody asked for anew: what it hears is an announcement."""
+
+WAKING = "wake:"
+"""What the key of such a run begins with; the rest is the delivery."""
 
 
 class Claim(StrEnum):
@@ -44,11 +52,19 @@ async def send(ask: Ask, session: Session, ports: Ports, *, owner: str | None = 
         tx.emit(told("run.queued", left, ports, door=ask.door))
         return left, Claim.GONE
 
-    run, claim = await ports.ledger.do(step)
-    if claim is not Claim.GONE:
-        lane = ask.requester if ask.parent_run is not None else ""
-        ports.engine.submit(run.id, taken=claim is Claim.TAKEN, lane=lane)
-    return run
+    async def birth() -> Run:
+        run, claim = await ports.ledger.do(step)
+        if claim is not Claim.GONE:
+            lane = ask.requester if ask.parent_run is not None else ""
+            ports.engine.submit(run.id, taken=claim is Claim.TAKEN, lane=lane)
+        return run
+
+    return await unbroken(birth())
+
+
+async def unbroken(work: Awaitable[T]) -> T:
+    """Whoever waits for it may be stopped; it is not. A step cannot be taken back, so neither can what belongs to it."""
+    return await asyncio.shield(asyncio.ensure_future(work))
 
 
 def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
@@ -56,7 +72,7 @@ def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
     over requester, depth, root and ceilings of the run that asked."""
     ask = replace(
         asked.ask,
-        key=f"wake:{delivery}",
+        key=f"{WAKING}{delivery}",
         task="",
         typed=False,
         source=WAKE,
@@ -190,6 +206,8 @@ def _placed(run: Run, tx: Tx, ports: Ports) -> Run:
     above = tx.run(run.ask.parent_run)
     if above is None:
         raise Refused(f"run {run.ask.parent_run} asked for this one, and the ledger does not know it")
+    if above.status.final and above.status is not Status.DONE:
+        raise Refused(f"{above.agent} was stopped ({above.status}) before it could start {run.agent}")
     depth = above.depth + 1
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
     if depth > deepest:
