@@ -26,6 +26,10 @@ TABLE = {
     "Runs": {
         "runs": ("list, show, cancel, resume, history", "retinue.surfaces.cli.runs:runs"),
         "subagent": ("the same as runs", "retinue.surfaces.cli.runs:runs"),
+        "inbox": (
+            "what agents that were handed work are at, and what they left",
+            "retinue.surfaces.cli.inbox:inbox",
+        ),
     },
     "Agents": {
         "agents": ("list, show, check, import, delete", "retinue.surfaces.cli.agents:agents"),

@@ -128,7 +128,7 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: A
 
 
 async def test_what_is_only_looked_at_is_still_announced(world: Any):
-    """Shows: D023, D026."""
+    """Shows: D023."""
     world.agent("main")
     world.agent("helper", "roles: [watcher]\ntools: [read]\n")
     main = [calls(spawns(capability="watcher")), calls(LOOK), says("Heard.")]

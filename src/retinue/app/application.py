@@ -18,6 +18,7 @@ from retinue.app.doctor import (
     the_machine,
     the_sandbox,
 )
+from retinue.app.inbox import Inbox
 from retinue.app.log import log_line
 from retinue.app.operator import Operator
 from retinue.app.rights import DEFAULT_AGENT, Rights
@@ -57,7 +58,7 @@ from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights):
+class App(Sessions, Rights, Inbox):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -220,6 +221,7 @@ class App(Sessions, Rights):
             requester=above.key,
             door="PersistentAgent",
             source="subagent",
+            trigger="command",
             label=label or description,
             model=model,
             deadline_seconds=timeout,

@@ -7,7 +7,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+from retinue.app.announced import announced
 from retinue.config import load
+from retinue.domain.agent import Paths
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.redact import Redactor, Veil
@@ -19,7 +23,7 @@ from retinue.engine.chance import system_chance
 from retinue.engine.owner import Owner
 from retinue.errors import NotFound, Refused, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Chance, Ledger
+from retinue.ports import Chance, Ledger, Tx
 from retinue.store.files import FileStore
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
@@ -61,9 +65,10 @@ class Sessions:
         return session_as_json(session) | {
             "status": str(running[0].status) if running else "idle",
             "entries": survey.entries,
-            "announcements": [],
+            "announcements": await announced(session, await self.store.sessions(), self.ledger),
             "approvals": await self._asked_below(session),
             "preset": await self._preset_rules(session),
+            "permissions": await self._permissions(session),
             "problems": [*survey.problems, *await self.store.problems(session)],
         }
 
@@ -94,6 +99,19 @@ class Sessions:
         except RetinueError:
             return "unreadable"
         return "live" if now == session.preset_hash else "edited"
+
+    async def _permissions(self, session: Session) -> dict[str, Any] | None:
+        """What its own preset.md asks for; what applies is the scope's to say."""
+        try:
+            own, _ = await self.store.preset(session)
+        except RetinueError:
+            return None
+        paths = own.paths or Paths()
+        return {
+            "tools": {"allow": own.tool_allow, "deny": own.tool_deny},
+            "paths": {"read": paths.read, "write": paths.write, "deny": paths.deny},
+            "writable": session.workspace.writable,
+        }
 
     async def entries(self, ref: str) -> list[Entry]:
         entries, _ = await self.store.entries(await self.store.find(ref))
@@ -134,6 +152,7 @@ class Sessions:
         """Put aside under another name, not destroyed; its path is where its folder is now."""
         session = await self.store.find(ref)
         await self._no_live_run(session)
+        await self._nothing_left_below(session)
         return replace(session, path=await self.store.delete(session), deleted=True)
 
     async def branch(
@@ -147,6 +166,28 @@ class Sessions:
         for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
             if self.lives(run):
                 raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
+
+    async def _nothing_left_below(self, session: Session) -> None:
+        """Nobody below it is at work, and no result of it or for it waits to be heard."""
+        inner = [each for each in await self.store.sessions() if each.path.startswith(f"{session.path}/")]
+        ids = {session.id, *(each.id for each in inner)}
+
+        def step(tx: Tx) -> tuple[list[Run], list[Delivery]]:
+            live = [run for run in tx.runs(status=LIVE) if run.session_id in ids - {session.id}]
+            pending = tx.deliveries(state=[Delivered.PENDING], answers=False)
+            told = [each for each in pending if (run := tx.run(each.run)) and run.session_id in ids]
+            return live, [each for each in pending if each.session in ids or each in told]
+
+        live, left = await self.ledger.look(step)
+        if live:
+            raise Refused(
+                f"{live[0].slug} below {session.slug} is {live[0].status}: `retinue runs cancel {live[0].id}` first"
+            )
+        if left:
+            raise Refused(
+                f"{len(left)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
+                "--drain they count as read"
+            )
 
 
 def _redacted(entry: Entry, redact: Redactor) -> Entry:

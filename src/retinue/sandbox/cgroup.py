@@ -25,8 +25,7 @@ def joined() -> str:
     if os.geteuid() != 0 or not _TOP.is_dir():
         return ""
     _sweep_once()
-    pid = os.getpid()
-    group = _made(_place() / f"retinue-{pid}-{_began(pid)}-{secrets.token_hex(4)}")
+    group = _made(_place() / f"{_maker(os.getpid())}-{secrets.token_hex(4)}")
     return "" if group is None else str(group)
 
 
@@ -50,6 +49,12 @@ def sweep() -> None:
 @cache
 def _sweep_once() -> None:
     sweep()
+
+
+@cache
+def _maker(pid: int) -> str:
+    """How the groups of this process begin. Asked once: it may take milliseconds."""
+    return f"retinue-{pid}-{_began(pid)}"
 
 
 @cache

@@ -169,8 +169,11 @@ async def _shown(app: Sessions, terminal: Terminal, ref: str) -> None:
     if terminal.json:
         terminal.value(facts)
         return
-    asked = facts.pop("approvals")
+    asked, announced = facts.pop("approvals"), facts.pop("announcements")
     terminal.facts(facts)
+    for each in announced:
+        child = each["metadata"]
+        terminal.line(f"{child['slug']} {child['status']}: {one_line(each['summary'], 120)}")
     for each in asked:
         what = "" if each["touch"] == "tool" else f" {one_line(each['resource'], 120)}"
         terminal.line(f"\n{each['slug']} waits for a person: {each['tool']}{what}")

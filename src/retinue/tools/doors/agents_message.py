@@ -100,7 +100,7 @@ async def agents_message(
     ports = call.ports
     if ports is None:
         raise Failed(_fault("agent_message_failed", "there is no session to send from"))
-    seconds = ports.limits.deadline(timeout)
+    seconds = float(ports.limits.deadline(timeout))
     message = _Message(agent=agentId, content=content, session=session, wait=mode == "sync", seconds=seconds)
     key = ask_key(call.run.id, call.id)
     run = await ports.ledger.look(lambda tx: tx.run_by_key(key)) or await _sent(key, message, call, ports)

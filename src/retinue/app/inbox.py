@@ -1,0 +1,113 @@
+"""What a person sees of the results that agents leave each other, and does with them."""
+
+from typing import Any
+
+from retinue.domain.announcement import Delivery, as_json, error, report
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.run import Run, Status, iso_seconds
+from retinue.domain.transcript import Said
+from retinue.errors import NotFound, Refused, Usage
+from retinue.ports import Ports, Tx
+from retinue.runtime.announce import LIVE, heard, nonce
+from retinue.runtime.inbox import Row, rows, waiting
+
+PERSON = "person"
+RECENT = 50
+"""Results that were taken already and are shown beside those that were not."""
+PASSED_ON = "A person passes on to you what {agent} found:"
+
+Shown = dict[str, Any]
+
+
+class Inbox:
+    """The part of the application that tells what came of work that was handed on."""
+
+    _ports: Ports
+
+    async def inbox(self, session: str | None = None, *, recent: int = RECENT) -> list[Shown]:
+        """Who is at work for another agent, results that nobody has taken, and some that were taken: the newest first.
+        Of one session, or of all."""
+        of = await self._of(session)
+
+        def step(tx: Tx) -> list[Shown]:
+            told = [each for each in tx.deliveries(session=of) if each.state is not Delivered.PENDING]
+            found = [*_waiting(of, tx), *rows(told[max(0, len(told) - recent) :], tx)]
+            return [_shown(row, tx) for row in sorted(found, key=lambda row: row[0].id, reverse=True)]
+
+        return await self._ports.ledger.look(step)
+
+    async def drain_inbox(self, session: str | None = None) -> list[Shown]:
+        """A person has read them: they are not announced to a model any more. What an open call waits for stays."""
+        of = await self._of(session)
+        pending = await self._ports.ledger.look(
+            lambda tx: tx.deliveries(session=of, state=[Delivered.PENDING], answers=False)
+        )
+        await heard(pending, self._ports, by=PERSON)
+
+        def step(tx: Tx) -> list[Shown]:
+            now = [tx.delivery(each.id) or each for each in pending]
+            return [_shown(row, tx) for row in rows([each for each in now if each.taken_by == PERSON], tx)]
+
+        return await self._ports.ledger.look(step)
+
+    async def promote(self, ref: str) -> Shown:
+        """Puts a result into the conversation that asked for it, as words that a person passes on and that say whose
+        they are. `ref` is the id of a row, of its run, or an unambiguous beginning of that."""
+        ports = self._ports
+        delivery, run = await ports.ledger.look(lambda tx: _named(ref, tx))
+        session = await ports.store.find(delivery.session)
+        pending = delivery.state is Delivered.PENDING and not delivery.answers
+        said = Said(
+            id=delivery.id if pending else ports.chance.entry_id(),
+            by="user",
+            text=f"{PASSED_ON.format(agent=run.agent)}\n{report(run, run.text, nonce(ports))}",
+            at=iso_seconds(ports.chance.now()),
+            origin=f"agent:{run.agent}",
+        )
+        async with ports.store.open(session) as talk:
+            if talk.typed().strip():
+                raise Refused(f"something is typed at the end of {session.path}/session.md: send that first")
+            await talk.append(said)
+            await talk.rest()
+        if pending:
+            await heard([delivery], ports, by=said.id)
+        return await ports.ledger.look(
+            lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | {"entry": said.id}
+        )
+
+    async def _of(self, session: str | None) -> str | None:
+        return None if session is None else (await self._ports.store.find(session)).id
+
+
+def _waiting(session: str | None, tx: Tx) -> list[Row]:
+    if session is not None:
+        return waiting(session, tx)
+    live = [run for run in tx.runs(status=LIVE) if run.ask.parent_run is not None]
+    return [*((run, None) for run in live), *rows(tx.deliveries(state=[Delivered.PENDING]), tx)]
+
+
+def _shown(row: Row, tx: Tx) -> Shown:
+    """With the conversation that hears of it."""
+    asker = tx.run(row[0].ask.parent_run or "")
+    return as_json(*row) | {"for": asker and asker.slug}
+
+
+def _named(ref: str, tx: Tx) -> tuple[Delivery, Run]:
+    """A result that can be passed on now."""
+    if not ref:
+        raise Usage("say which result: `retinue inbox` lists them")
+    named = tx.delivery(ref)
+    found = tx.runs(prefix=named.run if named else ref, limit=2)
+    if len(found) > 1:
+        raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+    ends = tx.deliveries(run=found[0].id) if found else []
+    if not ends:
+        raise NotFound(f"there is no result {ref}: `retinue inbox` lists them")
+    run, delivery = found[0], ends[0]
+    if run.status is not Status.DONE:
+        raise Refused(f"{run.slug} has no result to pass on: {error(run)}")
+    if any(not each.aside for each in tx.runs(session=delivery.session, status=LIVE)):
+        raise Refused(
+            f"the conversation that asked for {run.slug} is at work: `retinue runs list`, and try again"
+        )
+    return delivery, run

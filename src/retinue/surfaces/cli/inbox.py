@@ -1,0 +1,49 @@
+"""The inbox: what agents that were handed work are at, and what they left."""
+
+from collections.abc import Sequence
+
+import click
+
+from retinue.app import App
+from retinue.errors import Usage
+from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.options import Command
+from retinue.surfaces.cli.shapes import ago
+from retinue.surfaces.cli.terminal import Column, Terminal, one_line
+
+COLUMNS: Sequence[Column] = (
+    ("RUN", lambda row: row["runId"]),
+    ("WHO", lambda row: row["agentId"]),
+    ("STATUS", lambda row: row["status"]),
+    ("AGE", lambda row: ago(row["timestamp"])),
+    ("FOR", lambda row: row["for"] or "-"),
+    ("TOLD", lambda row: row["delivery"] or "-"),
+    ("RESULT", lambda row: one_line(row["summary"] or row["error"] or row["label"] or "", 80)),
+    ("TRANSCRIPT", lambda row: row["transcript"]),
+)
+
+
+@click.command(cls=Command)
+@click.argument("session", required=False)
+@click.option("--drain", is_flag=True, help="Count what nobody has heard of as read: no agent is told of it.")
+@click.option("--promote", metavar="RUN", help="Pass one result on into the conversation that asked for it.")
+@on_app()
+async def inbox(app: App, terminal: Terminal, session: str | None, drain: bool, promote: str | None) -> None:
+    """What agents that were handed work are at, and what they left: of SESSION, or of all.
+
+    Results that an agent has not heard of yet are `pending`; it hears of each at its next turn, once. --promote writes
+    a result into that conversation in your name, and says whose words they are; what you send next comes after it.
+    """
+    if promote is not None:
+        if drain or session is not None:
+            raise Usage("--promote takes one result and nothing else: leave SESSION and --drain out")
+        passed = await app.promote(promote)
+        terminal.note(
+            f"{passed['agentId']}'s result stands in {passed['for']}: retinue send {passed['for']} TEXT"
+        )
+        if terminal.json:
+            terminal.value(passed)
+        return
+    found = await app.drain_inbox(session) if drain else await app.inbox(session)
+    empty = "nothing was left unread" if drain else "no agent was handed any work"
+    terminal.rows(found, COLUMNS, empty=empty)

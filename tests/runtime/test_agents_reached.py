@@ -1,0 +1,424 @@
+"""Who may ask whom: what agents_message reaches, what agents_list shows and what prompts say are one rule."""
+
+import asyncio
+import json
+import re
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from retinue.domain.agent import Paths
+from retinue.domain.approval import Answer, Policy
+from retinue.domain.limits import Limits, Subagents
+from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.scope import Bounds
+from retinue.domain.transcript import Notice
+from retinue.ports import Tool, Tx
+from retinue.runtime import control
+from retinue.runtime.spawn import begin
+from retinue.testing.played import Step, calls, says
+from retinue.tools.define import tool
+
+T = TypeVar("T")
+
+
+def message(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
+    return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
+
+
+def gated(gate: asyncio.Event) -> Tool:
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await gate.wait()
+        return "so"
+
+    return ponder
+
+
+async def all_runs(house: Any) -> list[Run]:
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.id)
+
+    return await house.ports.ledger.look(step)
+
+
+async def rows(house: Any, step: Callable[[Tx], list[T]]) -> list[T]:
+    return await house.ports.ledger.look(step)
+
+
+async def quiet(house: Any) -> list[Run]:
+    """Until nothing goes on any more."""
+    while True:
+        runs = await all_runs(house)
+        if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in runs):
+            return runs
+        await house.engine.change()
+
+
+async def settled(house: Any, run: Run) -> Run:
+    """Until this one has ended, whoever it waited for."""
+    while (now := await house.now(run)).status.live:
+        await house.engine.change()
+    return now
+
+
+async def soon(true: Any) -> None:
+    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+        await asyncio.sleep(0.002)
+
+
+async def stands_aside(house: Any, run: Run) -> None:
+    """Until it has said what it had to say and waits for those it asked."""
+
+    async def aside() -> bool:
+        return (await house.now(run)).aside
+
+    await soon(aside)
+
+
+async def answers(house: Any, run: Run) -> list[Any]:
+    return [json.loads(each.text) for each in await house.results(run)]
+
+
+async def fault(house: Any, run: Run) -> tuple[str, str]:
+    (result,) = await house.results(run)
+    assert not result.ok
+    error = json.loads(result.text)["error"]
+    return error["code"], error["message"]
+
+
+async def announced(house: Any, run: Run) -> list[str]:
+    found = [each for each in await house.entries(run) if isinstance(each, Notice)]
+    texts = [each.text for each in found if each.kind == "announcement"]
+    return [re.findall(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)[0][1] for text in texts]
+
+
+@asynccontextmanager
+async def pair(world: Any, main: Sequence[Step], todo: Sequence[Step], **more: Any) -> AsyncGenerator[Any]:
+    """Two agents: main asks, todo keeps lists."""
+    if not (world.folder / "agents" / "main.md").exists():
+        world.agent("main")
+    if not (world.folder / "agents" / "todo.md").exists():
+        world.agent("todo", "display_name: Todo List Manager\n", "You keep lists.")
+    async with world.open(by_agent={"main": main, "todo": todo}, **more) as house:
+        yield house
+
+
+async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused(world: Any):
+    """Shows: C035, C046, T13."""
+    async with pair(world, [], [says("Hello.")]) as house:
+        mine = await house.begin("main")
+        (await house.run("a", agent="todo"))
+        refs = ["nothing", mine.id, mine.slug]
+        house.driver.steps["main"] = [*(calls(message(session=ref)) for ref in refs), says("Done.")]
+        run = await settled(house, await house.ask("Go.", session=mine))
+        found = [each["error"] for each in await answers(house, run)]
+        assert found == [
+            {"code": "agent_session_error", "message": "Session not found"},
+            {"code": "agent_session_error", "message": "Session does not belong to this agent"},
+            {"code": "agent_session_error", "message": "Session does not belong to this agent"},
+        ]
+        assert len(await all_runs(house)) == 2
+
+
+async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(world: Any):
+    """Shows: C035, T13."""
+    async with pair(world, [], [says("Hello."), says("never")]) as house:
+        known = await house.store.find((await house.run("a", agent="todo")).session_id)
+        laid = world.workspace / "laid"
+        laid.mkdir()
+        for each in Path(known.path).iterdir():
+            if each.is_file():
+                (laid / each.name).write_bytes(each.read_bytes())
+        refs = [str(laid), f"{laid}/session.md", known.path, known.id[:-4], known.slug[:-2]]
+        house.driver.steps["main"] = [*(calls(message(session=ref)) for ref in refs), says("Done.")]
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        found = [each["error"]["message"] for each in await answers(house, run)]
+        assert found == ["Session not found"] * len(refs)
+
+
+async def test_somebodys_child_takes_no_messages(world: Any):
+    """Shows: C035, T13."""
+    hand_on = ("PersistentAgent", json.dumps({"preset": "todo", "description": "d", "prompt": "Look."}))
+    async with pair(world, [calls(hand_on), says("Done.")], [says("Hello."), says("never")]) as house:
+        await settled(house, await house.ask("Go.", agent="main"))
+        child = (await all_runs(house))[1]
+        house.driver.steps["other"] = [calls(message(session=child.session_id)), says("Done.")]
+        world.agent("other")
+        run = await settled(house, await house.ask("Go.", agent="other"))
+        assert await fault(house, run) == ("agent_session_error", "Session not found")
+
+
+@pytest.mark.parametrize(
+    ("main", "todo", "ports"),
+    [
+        ("agent_deny: [todo]\n", "", {}),
+        ("agent_allow: [journal]\n", "", {}),
+        ("", "ui_visible: false\n", {}),
+        ("", "", {"bounds": lambda: Bounds(deny_agents=("to*",))}),
+        ("", "", {"subagents": Subagents(allow_agents=("journal",))}),
+    ],
+)
+async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is_written(
+    world: Any, main: str, todo: str, ports: Any
+):
+    """Shows: C036, C046, C064, C096, T13."""
+    world.agent("main", main)
+    world.agent("todo", todo)
+    async with pair(world, [calls(message()), says("A pity.")], [], **ports) as house:
+        before = await begin("todo", house.root, house.ports)
+        text = Path(before.path, "session.md").read_bytes()
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        assert await fault(house, run) == ("agent_not_accessible", "Agent not accessible: todo")
+        assert Path(before.path, "session.md").read_bytes() == text
+        assert [each.id for each in await house.store.sessions(agent="todo")] == [before.id]
+        assert len(await all_runs(house)) == 1
+
+
+async def test_without_lists_every_agent_is_reached(world: Any):
+    """Shows: C092."""
+    world.agent("journal")
+    asked = [message("todo"), message("journal")]
+    async with pair(world, [calls(*asked), says("Done.")], [says("Yes.")]) as house:
+        house.driver.steps["journal"] = [says("Yes.")]
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        assert [each["status"] for each in await answers(house, run)] == ["complete", "complete"]
+
+
+async def test_an_agent_does_not_ask_itself(world: Any):
+    """Shows: C095, C05."""
+    async with pair(world, [calls(message("main")), says("No.")], []) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        code, words = await fault(house, run)
+        assert code == "agent_not_accessible"
+        assert words == "Agent not accessible: main: it is at work above already: main > main"
+
+
+@pytest.mark.parametrize("mode", ["sync", "async"])
+async def test_whoever_waits_above_is_not_asked_from_below(world: Any, mode: str):
+    """Shows: C095, C05."""
+    world.agent("todo", "tools: [agents_message]\n")
+    todo = [calls(message("main", mode=mode)), says("I may not.")]
+    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        asked = (await all_runs(house))[1]
+        code, words = await fault(house, asked)
+        assert code == "agent_not_accessible"
+        assert "main > todo > main" in words
+        assert run.status is Status.DONE
+        assert len(await all_runs(house)) == 2
+
+
+async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(world: Any):
+    """Shows: C090, C065."""
+    world.agent("journal")
+    todo = [calls(message("journal")), says("I may not.")]
+    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+        await settled(house, await house.ask("Go.", agent="main"))
+        asked = (await all_runs(house))[1]
+        code, words = await fault(house, asked)
+        assert code == "agent_not_accessible"
+        assert "unless its definition names agents_message" in words
+        (request,) = [each.request for each in house.driver.asked if each.entries[-1].text == "Add milk."]
+        assert "agents_message" not in [each.name for each in request.tools]
+        assert "Available agents" not in request.system
+
+
+async def test_one_whose_definition_names_the_tool_asks_on_down_to_the_limit(world: Any):
+    """Shows: C090, C095, C03."""
+    world.agent("main")
+    for name in ("todo", "journal"):
+        world.agent(name, "tools: [agents_message]\n")
+    by_agent = {
+        "main": [calls(message("todo")), says("Done.")],
+        "todo": [calls(message("journal")), says("Passed on.")],
+        "journal": [calls(message("writer", session="create")), says("No deeper.")],
+    }
+    world.agent("writer")
+    async with world.open(by_agent=by_agent, limits=Limits(max_depth=2)) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        assert run.status is Status.DONE
+        _, todo, journal = await all_runs(house)
+        assert (todo.depth, journal.depth, journal.root) == (1, 2, run.id)
+        code, words = await fault(house, journal)
+        assert code == "agent_message_failed"
+        assert "2 is the limit" in words
+        assert await house.store.sessions(agent="writer") == []
+
+
+async def test_for_a_message_an_agent_may_do_no_more_than_its_asker_can_hand_on(world: Any):
+    """Shows: L024, F19."""
+    (world.workspace / "secret").mkdir()
+    (world.workspace / "secret" / "s.txt").write_text("hidden")
+    world.agent("main", "paths: {deny: ['**/secret/**']}\n")
+    read = ("read", json.dumps({"path": str(world.workspace / "secret" / "s.txt")}))
+    todo = [calls(read), says("Seen."), calls(read), says("Not seen.")]
+    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+        own = await house.run("Look.", agent="todo")
+        await settled(house, await house.ask("Go.", agent="main"))
+        mine, asked = await house.results(own)
+        assert (mine.ok, asked.ok) == (True, False)
+        assert "denies **/secret/**" in asked.text
+
+
+async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_those_who_write_to_it(world: Any):
+    """Shows: L024."""
+    outside = world.folder / "outside.txt"
+    outside.write_text("private")
+    read = ("read", json.dumps({"path": str(outside)}))
+    world.agent("todo", f"paths: {{read: ['{outside}', './**']}}\n")
+    todo = [calls(read), says("Seen."), calls(read), says("Not seen.")]
+    async with pair(world, [calls(message()), says("Done.")], todo) as house:
+        session = await house.begin("todo")
+        session = await house.store.change(session, lifted=Paths(read=(str(outside),)))
+        own = await house.run("Look.", session=session)
+        await settled(house, await house.ask("Go.", agent="main"))
+        mine, asked = await house.results(own)
+        assert (mine.ok, asked.ok) == (True, False)
+
+
+async def test_what_a_person_adds_for_a_message_counts_for_it(world: Any):
+    """Shows: A101."""
+    outside = world.folder / "outside.txt"
+    outside.write_text("private")
+    more = {"tool": "read", "resource": str(outside), "reason": "I need it."}
+    todo = [
+        calls(("request_scope_expansion", json.dumps(more))),
+        calls(("read", json.dumps({"path": str(outside)}))),
+        says("Seen."),
+    ]
+    async with pair(world, [calls(message()), says("Done.")], todo, policy=Policy.ASK) as house:
+        run = await house.ask("Go.", agent="main")
+
+        async def asks() -> bool:
+            return any(each.waiting_for is Waiting.APPROVAL for each in await all_runs(house))
+
+        await soon(asks)
+        (asked,) = await rows(house, lambda tx: tx.approvals())
+        await control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
+        await settled(house, run)
+        _, seen = await house.results((await all_runs(house))[1])
+        assert (seen.ok, "private" in seen.text) == (True, True)
+
+
+async def test_the_list_has_the_others_that_the_rights_let_be_known(world: Any):
+    """Shows: C047, C064."""
+    world.agent(
+        "journal",
+        "display_name: Personal Journal\ntype: external\nexternal: {inputUrl: 'http://127.0.0.1:1'}\n",
+    )
+    world.agent("todo", "display_name: Todo List Manager\n")
+    world.agent("hidden", "ui_visible: false\n")
+    world.agent("secret")
+    world.agent("main", "agent_allow: [main, todo, journal, hidden, secret]\nagent_deny: ['sec*']\n")
+    main = [calls(("agents_list", "{}"), ("agents_list", '{"includeAll": true}')), says("Done.")]
+    async with pair(world, main, []) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        some, everyone = (each["agents"] for each in await answers(house, run))
+        journal = {
+            "agentId": "journal",
+            "displayName": "Personal Journal",
+            "description": "Helps.",
+            "type": "external",
+        }
+        todo = {
+            "agentId": "todo",
+            "displayName": "Todo List Manager",
+            "description": "Helps.",
+            "type": "chat",
+        }
+        hidden = {
+            "agentId": "hidden",
+            "displayName": "hidden",
+            "description": "Helps.",
+            "type": "chat",
+            "uiVisible": False,
+        }
+        assert some == [journal, todo]
+        assert everyone == [hidden, journal, todo]
+
+
+async def test_the_list_takes_no_other_arguments(world: Any):
+    """Shows: C046."""
+    async with pair(world, [calls(("agents_list", '{"includeAll": "yes"}')), says("Done.")], []) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        assert (await fault(house, run))[0] == "invalid_arguments"
+
+
+async def test_the_list_obeys_what_the_configuration_denies_now(world: Any):
+    """Shows: C064, C096."""
+    denied: list[str] = []
+    main = [calls(("agents_list", "{}")), calls(("agents_list", '{"includeAll": false}')), says("Done.")]
+
+    def now_denied(_: Any) -> Any:
+        denied.append("todo")
+        return main[1]
+
+    bounds = {"bounds": lambda: Bounds(deny_agents=tuple(denied))}
+    async with pair(world, [main[0], now_denied, main[2]], [], **bounds) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        first, second = ([row["agentId"] for row in each["agents"]] for each in await answers(house, run))
+        assert ("todo" in first, "todo" in second) == (True, False)
+
+
+async def test_the_prompt_names_the_others_and_how_to_ask_them(world: Any):
+    """Shows: C064, C067, C071, C081, C082."""
+    world.agent("main", "agent_allow: [main, todo, hidden]\n", "You are the main one.")
+    world.agent("hidden", "ui_visible: false\n")
+    section = (
+        "\n\nAvailable agents you can delegate to:\n- todo: Todo List Manager - Helps.\n\n"
+        "Use agents_message to ask another agent to perform a task."
+    )
+    async with pair(world, [says("Hi."), says("Hi.")], []) as house:
+        run = await house.run("Hi.", agent="main")
+        world.agent("main", "agent_allow: [main, todo, other]\n", "You are the main one.")
+        world.agent("other")
+        await house.run("Hi.", session=await house.store.find(run.session_id))
+        before, after = (each.request.system for each in house.driver.asked)
+        assert before.startswith("You are the main one.\n\nAvailable tools:\n")
+        assert before.endswith(section)
+        assert "- other: Helps.\n- todo: Todo List Manager - Helps." in after
+
+
+@pytest.mark.parametrize(
+    ("tools", "line"),
+    [
+        ("[read]", None),
+        ("[agents_list]", None),
+        ("[agents_message]", "Use agents_message to ask"),
+        ("[PersistentAgent]", "Use PersistentAgent to ask"),
+        ("[PersistentAgent, agents_message]", "Use agents_message to ask"),
+    ],
+)
+async def test_the_others_are_named_only_to_those_with_a_tool_to_ask_them(
+    world: Any, tools: str, line: str | None
+):
+    """Shows: C065, C081."""
+    world.agent("main", f"tools: {tools}\n")
+    async with pair(world, [says("Hi.")], []) as house:
+        await house.run("Hi.", agent="main")
+        (asked,) = house.driver.asked
+        assert ("Available agents" in asked.request.system) is (line is not None)
+        assert line is None or line in asked.request.system
+
+
+async def test_what_the_prompt_says_of_others_grants_nothing(world: Any):
+    """Shows: C075."""
+    told = "Available agents you can delegate to:\n- todo: Todo List Manager"
+    world.agent("main", "agent_deny: [todo]\n", told)
+    async with pair(world, [calls(message()), says("No.")], []) as house:
+        run = await settled(house, await house.ask("Go.", agent="main"))
+        assert (await fault(house, run))[0] == "agent_not_accessible"
+
+
+async def test_an_agent_without_the_capability_does_not_have_the_tools(world: Any):
+    """Shows: C065."""
+    world.agent("main", "capability_allow: ['agents.read']\n")
+    async with pair(world, [says("Hi.")], []) as house:
+        await house.run("Hi.", agent="main")
+        names = {each.name for each in house.driver.asked[0].request.tools}
+        assert ("agents_list" in names, "agents_message" in names) == (True, False)
