@@ -115,6 +115,11 @@ def test_what_stands_there_and_is_no_file_is_named(ws: Path):
     assert (ws / "fifo").is_fifo()
 
 
+def test_a_name_that_no_file_can_have_is_told_before_it_is_written(ws: Path):
+    with pytest.raises(Failed, match="is too long"):
+        guarded(ws).judge("n" * 300, "write")
+
+
 def test_each_refusal_to_write_names_its_rule_and_what_may_be_written(ws: Path):
     (ws / "nowhere").symlink_to("src/none")
     (ws / "out").symlink_to("..")

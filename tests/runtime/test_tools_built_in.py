@@ -114,10 +114,12 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "spawn_subagent": "idempotent",
             "request_review": "idempotent",
             "inbox": "read",
+            "agents_message": "idempotent",
+            "agents_list": "read",
         }
     )
     doors = {name for name, tool in built_in().items() if tool.door}
-    assert {"PersistentAgent", "sessions_spawn"} <= doors
+    assert {"PersistentAgent", "sessions_spawn", "agents_message"} <= doors
     assert all(isinstance(tool.effect, Effect) for tool in built_in().values())
 
 
@@ -466,5 +468,7 @@ def test_the_arguments_are_the_promised_ones():
             ),
             "request_review": (["agentId", "base", "instructions", "returnMode"], []),
             "inbox": (["drain"], []),
+            "agents_message": (["agentId", "content", "mode", "session", "timeout"], ["agentId", "content"]),
+            "agents_list": (["includeAll"], []),
         }
     )

@@ -97,18 +97,21 @@ def _compared(folder: int, leaf: str, wanted: bytes) -> tuple[int, ...]:
     fd = os.open(leaf, _READ, dir_fd=folder)
     try:
         status = os.fstat(fd)
-        if not stat.S_ISREG(status.st_mode) or status.st_size != len(wanted):
-            raise _changed(leaf)
-        at = 0
-        while piece := os.read(fd, _CHUNK):
-            if piece != wanted[at : at + len(piece)]:
-                raise _changed(leaf)
-            at += len(piece)
-        if at != len(wanted):
+        is_it = stat.S_ISREG(status.st_mode) and status.st_size == len(wanted)
+        if not is_it or not _holds(fd, wanted):
             raise _changed(leaf)
         return _stamp(status)
     finally:
         os.close(fd)
+
+
+def _holds(fd: int, wanted: bytes) -> bool:
+    at = 0
+    while piece := os.read(fd, _CHUNK):
+        if piece != wanted[at : at + len(piece)]:
+            return False
+        at += len(piece)
+    return at == len(wanted)
 
 
 def _check_same(folder: int, leaf: str, stamp: tuple[int, ...] | None) -> None:

@@ -4,6 +4,7 @@ from retinue.ports import Tool
 from retinue.tools.ask_user import ask_user
 from retinue.tools.bash import bash
 from retinue.tools.doors.agent import agent, agent_ask, explore, plan
+from retinue.tools.doors.agents_message import agents_list, agents_message
 from retinue.tools.doors.persistent_agent import persistent_agent
 from retinue.tools.doors.request_review import request_review
 from retinue.tools.doors.sessions_spawn import sessions_list, sessions_spawn
@@ -23,6 +24,7 @@ _TOOLS = (
     *(agent, agent_ask, explore, plan),
     *(persistent_agent, sessions_spawn, sessions_list),
     *(spawn_subagent, request_review, inbox),
+    *(agents_message, agents_list),
 )
 
 
