@@ -43,7 +43,10 @@ TABLE = {
             "retinue.surfaces.cli.trust:trust",
         ),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
-        "pool": ("list, stats, clear: agents that others can still ask more", "retinue.surfaces.cli.pool:pool"),
+        "pool": (
+            "list, stats, clear: agents that others can still ask more",
+            "retinue.surfaces.cli.pool:pool",
+        ),
     },
     "Machine": {
         "serve": ("a daemon that works runs in the background", "retinue.surfaces.cli.serve:serve"),
