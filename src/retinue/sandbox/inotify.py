@@ -4,7 +4,7 @@ import ctypes
 import os
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
+from typing import NamedTuple
 
 CREATED = 0x100
 MOVED_IN = 0x80
@@ -21,8 +21,7 @@ _HEAD = struct.Struct("iIII")
 _PIECE = 65_536
 
 
-@dataclass(frozen=True, slots=True)
-class Appeared:
+class Appeared(NamedTuple):
     """Something in a watched folder, or about it."""
 
     watch: int

@@ -151,6 +151,8 @@ class _Vigil:
                 self._judge(folder, entry.name, entry.is_dir(follow_symlinks=False))
 
     def _judge(self, folder: str, name: str, is_folder: bool) -> None:
+        if not is_folder and not self._means(name):
+            return
         path = f"{folder}/{name}"
         is_repository = is_folder and name.lower() == _GIT
         if self._means(name) and not is_repository and self._is_obeyed(path):
