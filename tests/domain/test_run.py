@@ -133,8 +133,9 @@ def test_the_printed_row_has_its_fields_in_order():
     }
     assert list(as_json_in_full(run)) == [
         *as_json(run),
-        "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "deadline_at",
-        "delivery", "attempts", "workspace", "scope_hash", "effects",
+        "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role", "trigger",
+        "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit", "evidence",
+        "effects",
     ]  # fmt: skip
 
 

@@ -31,6 +31,7 @@ class Told:
             "broken": self._broken,
             "ended": self._ended,
             "unwanted": self._unwanted,
+            "interrupted": self._interrupted,
             "woken": self._woken,
             "release": self._release,
         }
@@ -58,6 +59,9 @@ class Told:
 
     async def _unwanted(self) -> list[str]:
         return []
+
+    async def _interrupted(self) -> None:
+        pass
 
     async def _release(self) -> None:
         self.released += 1

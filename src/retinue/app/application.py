@@ -23,6 +23,7 @@ from retinue.app.log import log_line
 from retinue.app.operator import Operator
 from retinue.app.rights import DEFAULT_AGENT, Rights
 from retinue.app.sessions import LIVE, Sessions
+from retinue.app.steering import Steering
 from retinue.app.vacancy import vacate, workplaces
 from retinue.app.wiring import Question, check_model, drivers_of, models, orders, tool_table
 from retinue.config import Config
@@ -58,7 +59,7 @@ from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights, Inbox):
+class App(Sessions, Rights, Inbox, Steering):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -121,6 +122,7 @@ class App(Sessions, Rights, Inbox):
             redact=redact,
         )
         Rights.__init__(self, ports, self.store, self._owner_is_alive)
+        Steering.__init__(self, ports, self._owner_is_alive)
         self._engine.start(orders(self._ports, self._crashed, self._owner_is_alive))
 
     async def sweep(self) -> None:
@@ -172,6 +174,8 @@ class App(Sessions, Rights, Inbox):
         chosen = await self._chosen(session, agent)
         about = await self._about(chosen, agent, workspace)
         check_model(self._ports.model(about, model), self.config)
+        if chosen is not None and (going_on := await self.answered(chosen, text, model=model, owner=owner)):
+            return going_on
         typed = text is None
         if chosen is None:
             if text is None or not text.strip():
@@ -252,10 +256,6 @@ class App(Sessions, Rights, Inbox):
         live = await self.runs(live=True)
         await vacate(self._worktrees, before=before, after=await self.sessions(), live=live)
         return session
-
-    async def cancel(self, ref: str) -> Run:
-        run = await self.find_run(ref)
-        return await control.cancel(run.id, self._ports, alive=self._owner_is_alive)
 
     @property
     def owner(self) -> str:
@@ -393,8 +393,6 @@ class App(Sessions, Rights, Inbox):
 
     async def _words(self, session: Session, text: str | None) -> str:
         """The task: what was given, else what a person typed at the end of the file. Held is found here."""
-        if text is not None and not text.strip():
-            raise Usage("there is nothing to send: the text is blank")
         await self._not_asking(session)
         if await self._worked_here(session):
             if text is None:

@@ -14,8 +14,10 @@ from retinue.engine.local import Orders
 from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
 from retinue.ports import Driver, Ports, Tool
 from retinue.runtime import control
+from retinue.runtime.interrupt import heed
 from retinue.runtime.recover import release
 from retinue.runtime.send import claim
+from retinue.runtime.stopwatch import Interruptions
 from retinue.runtime.work import broken, work
 from retinue.tools.table import built_in
 
@@ -25,6 +27,8 @@ Question = Callable[[str, Sequence[str]], Awaitable[str]]
 def orders(
     ports: Ports, crashed: Callable[[str, BaseException], None], alive: Callable[[str], bool]
 ) -> Orders:
+    interruptions = Interruptions()
+
     async def ended(run_id: str) -> bool:
         run = await ports.ledger.look(lambda tx: tx.run(run_id))
         return run is None or run.status.final or _parked(run, ports.owner, alive)
@@ -41,10 +45,11 @@ def orders(
 
     return Orders(
         claim=lambda run_id: claim(run_id, ports),
-        work=lambda run_id: work(run_id, ports),
+        work=lambda run_id: work(run_id, ports, interruptions),
         broken=failed,
         ended=ended,
         unwanted=lambda: control.wanted_gone(ports),
+        interrupted=lambda: heed(ports, interruptions),
         woken=woken,
         release=lambda: release(ports, alive),
     )

@@ -209,6 +209,11 @@ class Run:
         )
 
     @property
+    def no_work(self) -> bool:
+        """It is done, and it called nothing but what ended it: its words are all there is."""
+        return self.status is Status.DONE and self.tool_calls <= bool(self.exit)
+
+    @property
     def duration_ms(self) -> int | None:
         if self.started_at is None or self.ended_at is None:
             return None
@@ -269,6 +274,8 @@ def as_json_in_full(
         "attempts": run.attempts,
         "workspace": run.workspace or None,
         "scope_hash": run.scope_hash or None,
+        "exit": run.exit or None,
+        "evidence": {"tool_calls": run.tool_calls, "no_work": run.no_work},
         "effects": list(effects),
     }
 

@@ -9,6 +9,7 @@ from typing import Any, Self
 from retinue.domain import command
 from retinue.domain.agent import Agent, Paths, Role, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
+from retinue.domain.exits import EXITS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal, named
@@ -54,6 +55,8 @@ class Scope:
     agents: Rule = Rule()
     operator: Rule = Rule()
     """The operator's denied tools: beats everything, `system_` included."""
+    exits: Globs = ()
+    """Tools by which the agent ends its run: it has them without its tool list naming them."""
     read: Globs = ()
     """Absolute patterns. No match is a refusal."""
     write: Globs = ()
@@ -94,8 +97,11 @@ class Scope:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
             return Verdict(ok=True, rule="the runtime's own")
-        if not (verdict := self.tools.verdict(name)).ok:
+        own = Rule(deny=self.tools.deny) if name in self.exits else self.tools
+        if not (verdict := own.verdict(name)).ok:
             return Verdict(ok=False, rule=f"tools: {verdict.rule}")
+        if name in EXITS:
+            return self._exit(name)
         tagged = tuple(capabilities)
         for capability in tagged:
             if not (verdict := self.capabilities.verdict(capability)).ok:
@@ -104,6 +110,12 @@ class Scope:
             if objection := ceiling.tool(name, tagged):
                 return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule="in scope")
+
+    def _exit(self, name: str) -> Verdict:
+        """It touches nothing, so nothing above can have anything against it."""
+        if name in self.exits:
+            return Verdict(ok=True, rule="an exit of this agent")
+        return Verdict(ok=False, rule="only for agents whose exits name it")
 
     def agent(self, name: str) -> Verdict:
         """Whether this agent may know of another and hand work to it."""
@@ -119,7 +131,7 @@ class Scope:
         door's name or by its role."""
         if self.leaf:
             return False
-        return self.depth == 0 or self.orchestrates or door in (self.tools.allow or ())
+        return self.depth == 0 or self.orchestrates or door in (*(self.tools.allow or ()), *self.exits)
 
     def path(self, real: str, wish: Wish = "read") -> Verdict:
         """`real` is the name of the file that was opened, never the name that was asked for."""
@@ -236,7 +248,7 @@ class Scope:
             "commands": [shell.allow, shell.deny, self.unheld],
             "ceilings": [each.facts() for each in self.ceilings],
             "lifted": [self.lifted.read, self.lifted.write],
-        }
+        } | ({"exits": self.exits} if self.exits else {})
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -289,6 +301,7 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
         agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + bounds.deny_agents),
         operator=Rule(deny=bounds.deny_tools),
+        exits=agent.exits or (),
         read=read + tuple(each for each in DEFAULT_WRITE if each in write),
         write=write,
         granted=granted,

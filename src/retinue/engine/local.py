@@ -26,6 +26,8 @@ class Orders:
     """Whether a run has ended, whoever worked it, or waits for what nobody will bring unasked."""
     unwanted: Callable[[], Awaitable[list[str]]]
     """Runs of ours that somebody elsewhere wants stopped."""
+    interrupted: Callable[[], Awaitable[None]]
+    """Tells runs of ours that somebody, perhaps elsewhere, wants to hear what they have come to, and no more."""
     woken: Callable[[], Awaitable[list[str]]]
     """Runs of ours that waited and may go on; asked for while one waits."""
     release: Callable[[], Awaitable[None]]
@@ -220,6 +222,8 @@ class LocalEngine:
             self._chore(self._freed())
         if self._tasks:
             self._chore(self._heeded())
+        if self._tasks or self._parked:
+            self._chore(self._interrupted())
         if self._parked:
             self._chore(self._resumed())
         if self._queue or self._tasks or self._parked:
@@ -240,6 +244,10 @@ class LocalEngine:
         with suppress(RetinueError):
             for run_id in await self._told().unwanted():
                 self.cancel(run_id)
+
+    async def _interrupted(self) -> None:
+        with suppress(RetinueError):
+            await self._told().interrupted()
 
     def _chore(self, work: Awaitable[None]) -> None:
         task = asyncio.ensure_future(work)

@@ -3,12 +3,14 @@
 from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
+from datetime import datetime, timedelta
 
 from retinue.domain.approval import Answer, Approval, State
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
-from retinue.errors import NotFound, Refused, RetinueError
+from retinue.domain.transcript import Said
+from retinue.errors import NotFound, Refused, RetinueError, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE, Stirred, closed, rouse
 from retinue.runtime.recover import unanswered
@@ -189,6 +191,57 @@ async def detach(run_id: str, ports: Ports) -> Run:
     run = await ports.ledger.do(step)
     stirred.submit(ports)
     return run
+
+
+async def answered(
+    session: Session, text: str | None, ports: Ports, *, model: str | None = None, owner: str | None = None
+) -> Run | None:
+    """A person's words to the run of a conversation that waits for them: the same run goes on, here or where `owner`
+    works. They stand in the file first; without a text they are what is typed there. None: no run waits for words."""
+    waiting = await ports.ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
+    parked = next((run for run in reversed(waiting) if run.waiting_for is Waiting.PERSON), None)
+    if parked is None:
+        return None
+    waited = await _told(parked, session, text, ports)
+
+    def step(tx: Tx) -> Run:
+        run = tx.run(parked.id) or parked
+        if run.status is not Status.WAITING or run.waiting_for is not Waiting.PERSON:
+            return run  # somebody else was faster: it goes on, and reads these words too
+        ask = replace(run.ask, model=ports.redact(model)) if model else run.ask
+        again = replace(run.answered(waited=waited), owner=owner or ports.owner, ask=ask)
+        tx.set_run(again)
+        return again
+
+    run = await ports.ledger.do(step)
+    if run.owner == ports.owner and run.status is Status.QUEUED:
+        ports.engine.submit(run.id, ahead=True)
+    return run
+
+
+async def _told(parked: Run, session: Session, text: str | None, ports: Ports) -> timedelta:
+    """The words become an entry of the run. The time it took until they came is not the run's; a stamp that a person has
+    changed says nothing of it."""
+    async with ports.store.open(session) as talk:
+        since = next((entry.at for entry in reversed(talk.entries) if entry.run == parked.id), "")
+        words = talk.typed() if text is None else text
+        if not words.strip():
+            raise Usage(
+                f"run {parked.id} waits for a person: say how to go on, or type it at the end of {parked.path}"
+            )
+        now = ports.chance.now()
+        said = Said(
+            id=ports.chance.entry_id(),
+            by="user",
+            text=ports.redact(words),
+            at=iso_seconds(now),
+            run=parked.id,
+        )
+        await (talk.take_typed(said) if text is None else talk.append(said))
+    try:
+        return max(timedelta(), now - datetime.fromisoformat(since))
+    except (ValueError, TypeError):
+        return timedelta()
 
 
 async def desert(ended: Run, ports: Ports) -> None:

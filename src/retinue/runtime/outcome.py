@@ -2,13 +2,15 @@
 
 from dataclasses import dataclass
 
-from retinue.domain.run import Reason, Status
+from retinue.domain.run import Reason, Status, Waiting
 from retinue.errors import Cancelled, ModelFailed, NoRoom, RetinueError, TimedOut
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
     status: Status
+    waiting_for: Waiting | None = None
+    """It has not ended: it stands aside for this."""
     reason: Reason | None = None
     error: str = ""
 

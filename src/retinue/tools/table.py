@@ -10,6 +10,7 @@ from retinue.tools.doors.request_review import request_review
 from retinue.tools.doors.sessions_spawn import sessions_list, sessions_spawn
 from retinue.tools.doors.spawn_subagent import spawn_subagent
 from retinue.tools.edit import edit
+from retinue.tools.exits import exits
 from retinue.tools.glob import glob
 from retinue.tools.grep import grep
 from retinue.tools.inbox import inbox
@@ -21,6 +22,7 @@ from retinue.tools.write import write
 
 _TOOLS = (
     *(read, write, edit, ls, glob, grep, bash, todo, ask_user, request_scope_expansion),
+    *exits(),
     *(agent, agent_ask, explore, plan),
     *(persistent_agent, sessions_spawn, sessions_list),
     *(spawn_subagent, request_review, inbox),

@@ -1,0 +1,35 @@
+"""The run in hand: what was counted of it so far, and how everybody who works on it speaks of it."""
+
+from dataclasses import dataclass, replace
+
+from retinue.domain.run import Run, iso_seconds
+from retinue.domain.transcript import Called, Notice, Returned
+from retinue.ports import Conversation, Ports
+from retinue.runtime.recover import unanswered
+from retinue.runtime.telling import told
+
+
+@dataclass(slots=True)
+class Desk:
+    """One for each time that a run is worked. The run is a value: whoever counts puts a new one here."""
+
+    run: Run
+    ports: Ports
+
+    def tell(self, kind: str, **data: object) -> None:
+        self.ports.emit(told(kind, self.run, self.ports, **data))
+
+    def at(self) -> str:
+        return iso_seconds(self.ports.chance.now())
+
+    def notice(self, kind: str, text: str) -> Notice:
+        return Notice(id=self.ports.chance.entry_id(), kind=kind, text=text, at=self.at(), run=self.run.id)
+
+    def returned(self, called: Called, text: str) -> Returned:
+        """The answer to a call that was not made, or came to nothing."""
+        return Returned(of=called.id, text=text, ok=False, at=self.at(), run=self.run.id)
+
+    def unmade(self, talk: Conversation, why: str) -> list[Returned]:
+        """Answers to all calls that stand open."""
+        _, lost = unanswered(talk.entries, replace(self.run, id=""))
+        return [replace(each, text=f"No result: {why}.", run=self.run.id, at=self.at()) for each in lost]

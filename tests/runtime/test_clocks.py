@@ -1,0 +1,181 @@
+"""The clocks of a run: what an agent may talk without doing anything, and how long its definition lets it take."""
+
+import asyncio
+import json
+import re
+from collections.abc import Callable
+from typing import Any
+
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.limits import Limits
+from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.turn import Delta, Reply, Request
+from retinue.ports import Driver, Tx
+from retinue.runtime import control
+from retinue.testing.played import PlayedDriver, calls, says
+from retinue.tools.define import tool
+
+BRIEF = Limits(idle_seconds=0.05)
+LONG = 0.2
+"""Four times what BRIEF lets an agent idle."""
+HAND_ON = calls(
+    ("PersistentAgent", json.dumps({"preset": "helper", "description": "look", "prompt": "Look."}))
+)
+
+
+class Babbling(Driver):
+    """One agent speaks and never comes to an end; the others are played."""
+
+    def __init__(self, played: PlayedDriver, who: str, *, first: str = "la ", before: float = 0) -> None:
+        self.played = played
+        self.who = who
+        self.first = first
+        self.before = before
+        self.cut = 0
+
+    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        if request.agent != self.who:
+            return await self.played.turn(request, heard)
+        try:
+            await asyncio.sleep(self.before)
+            if not self.first:
+                return await self.played.turn(request, heard)
+            while True:
+                heard(Delta(text=self.first))
+                await asyncio.sleep(0.01)
+        finally:
+            self.cut += 1
+
+    async def close(self) -> None:
+        """Nothing is held open."""
+
+
+async def tree(house: Any) -> list[Run]:
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.id)
+
+    return await house.ports.ledger.look(step)
+
+
+async def over(house: Any, run: Run) -> Run:
+    while not (now := await house.now(run)).status.final:
+        await house.engine.change()
+    return now
+
+
+async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: Any):
+    """Shows: B050."""
+    world.agent("helper")
+    driver = Babbling(PlayedDriver({"*": [HAND_ON, says("It got stuck.")]}), "helper")
+    async with world.open(driver=driver, limits=BRIEF) as house:
+        run = await over(house, await house.ask("Go."))
+        assert (run.status, run.text) == (Status.DONE, "It got stuck.")
+        _, child = await tree(house)
+        assert (child.status, child.reason) == (Status.FAILED, Reason.IDLE)
+        assert re.fullmatch(r"Agent stuck: no tool calls for \d+ seconds \(timeout: 0\.05s\)", child.error)
+        assert child.text.startswith("la la ")
+        assert driver.cut == 1
+
+
+async def test_a_definition_has_its_own_patience(world: Any):
+    """Shows: B050."""
+    world.agent("helper", "limits:\n  idle_seconds: 0.05\n")
+    driver = Babbling(PlayedDriver({"*": [HAND_ON, says("It got stuck.")]}), "helper")
+    async with world.open(driver=driver) as house:
+        run = await over(house, await house.ask("Go."))
+        assert (run.status, (await tree(house))[1].reason) == (Status.DONE, Reason.IDLE)
+
+
+async def test_waiting_for_the_first_word_is_not_idling(world: Any):
+    """Shows: L010."""
+    world.agent("helper")
+    steps = {"Go.": [HAND_ON, says("Good.")], "Look.": [says("Here.")]}
+    driver = Babbling(PlayedDriver(steps), "helper", first="", before=LONG)
+    async with world.open(driver=driver, limits=BRIEF) as house:
+        run = await over(house, await house.ask("Go."))
+        assert [each.status for each in await tree(house)] == [Status.DONE, Status.DONE]
+        assert run.text == "Good."
+
+
+async def test_a_tool_a_child_and_a_person_may_take_their_time(world: Any):
+    """Shows: L010."""
+    world.agent("helper", "tools: [PersistentAgent, brood, mail]\n")
+    world.agent("other", "tools: [brood]\n")
+
+    @tool(effect="read")
+    async def brood() -> str:
+        """Takes its time."""
+        await asyncio.sleep(LONG)
+        return "so"
+
+    @tool(effect="once")
+    async def mail() -> str:
+        """Asks a person first."""
+        return "sent"
+
+    deeper = ("PersistentAgent", json.dumps({"preset": "other", "description": "x", "prompt": "Deeper."}))
+    by_agent = {
+        "Go.": [HAND_ON, says("Good.")],
+        "Look.": [calls(("brood", "{}")), calls(deeper), calls(("mail", "{}")), says("Here.")],
+        "Deeper.": [calls(("brood", "{}")), says("There.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[brood, mail], limits=BRIEF, policy=Policy.ASK) as house:
+        run = await house.ask("Go.")
+        for tool_name in ("PersistentAgent", "PersistentAgent", "mail"):
+            while not (asked := await _pending(house)):
+                await house.engine.change()
+            assert asked[0].tool == tool_name
+            await asyncio.sleep(LONG / 2)
+            await control.answer(asked[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        assert (await over(house, run)).text == "Good."
+        assert {each.status for each in await tree(house)} == {Status.DONE}
+
+
+async def _pending(house: Any) -> list[Approval]:
+    def step(tx: Tx) -> list[Approval]:
+        return tx.approvals(state=[State.PENDING])
+
+    return await house.ports.ledger.look(step)
+
+
+async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(world: Any):
+    """Shows: B050."""
+    async with world.open(says("Half of this is heard."), hold=True, limits=BRIEF) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        await asyncio.sleep(LONG)
+        house.driver.hold.set()
+        assert (await house.ended(run)).status is Status.DONE
+
+
+async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(world: Any):
+    world.agent("hasty", "limits:\n  deadline_seconds: 0.1\n")
+    async with world.open(says("Half of this."), hold=True) as house:
+        run = await house.run("Hurry.", agent="hasty")
+        assert (run.status, run.reason, run.text) == (Status.TIMED_OUT, Reason.DEADLINE, "Half o")
+        assert (
+            run.error
+            == "the deadline passed: 0.1 s from the start, set by --timeout or limits.deadline_seconds"
+        )
+        assert run.deadline_at is not None
+        assert run.started_at is not None
+        assert (run.deadline_at - run.started_at).total_seconds() == 0.1
+    async with world.open(says("Half of this."), hold=True) as house:
+        run = await house.ask("Hurry.", agent="hasty", deadline_seconds=30)
+        await house.until("text.delta")
+        await asyncio.sleep(LONG)
+        house.driver.hold.set()
+        assert (await house.ended(run)).status is Status.DONE
+
+
+async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_them(world: Any):
+    world.agent("coder", "exits: [submit_for_review]\nlimits:\n  deadline_seconds: 1.5\n")
+    leaves = calls(("submit_for_review", '{"summary": "Done."}'))
+    async with world.open(*[says("Done.")] * 4, leaves) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert (run.waiting_for, run.wake_at) == (Waiting.PERSON, None)
+        await asyncio.sleep(2.1)
+        session = await house.store.find(run.session_id)
+        again = await control.answered(session, "Submit.", house.ports)
+        assert again is not None
+        assert (await house.ended(again)).status is Status.DONE

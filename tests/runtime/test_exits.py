@@ -1,0 +1,326 @@
+"""Agents that end their run only by an exit: whatever they say in words, and whenever the process dies."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full
+from retinue.domain.scope import Bounds
+from retinue.domain.transcript import Notice, Returned, Said, dangling
+from retinue.ports import Tool, Tx
+from retinue.runtime import control
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+from retinue.tools.exits import exits
+
+CODER = "exits: [submit_for_review, ask_for_help, llm_unreachable]\n"
+REVIEWER = "exits: [approve, request_changes]\n"
+LOOKS = calls(("ls", "{}"))
+
+
+def submits(summary: str = "It is done.") -> tuple[str, str]:
+    return "submit_for_review", json.dumps({"summary": summary})
+
+
+def wants(text: str) -> tuple[str, str]:
+    return "request_changes", json.dumps({"text": text})
+
+
+async def notices(house: Any, run: Run) -> list[str]:
+    return [entry.kind for entry in await house.entries(run) if isinstance(entry, Notice)]
+
+
+async def told(house: Any, run: Run, words: str) -> Run:
+    """A person goes on with a run that waits for them."""
+    session = await house.store.find(run.session_id)
+    again = await control.answered(session, words, house.ports)
+    assert again is not None
+    return await house.ended(again)
+
+
+async def test_words_do_not_end_the_run_and_an_exit_does(world: Any):
+    """The prompt of the definition says nothing of exits.
+
+    Shows: D050, D051, T16."""
+    world.agent("coder", CODER)
+    steps = [says("I am done."), LOOKS, says("Really done."), calls(submits("Tested."), text="Submitting.")]
+    async with world.open(*steps) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert (run.status, run.exit, run.text, run.reason) == (
+            Status.DONE,
+            "submit_for_review",
+            "Tested.",
+            None,
+        )
+        assert await notices(house, run) == ["nudge", "nudge"]
+        sent_back = next(entry for entry in await house.entries(run) if isinstance(entry, Notice))
+        assert "submit_for_review, ask_for_help, llm_unreachable" in sent_back.text
+        assert "submit_for_review, ask_for_help, llm_unreachable" in house.driver.asked[0].request.system
+
+
+async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_for_a_person(world: Any):
+    """Shows: D050, M20, T16, L028."""
+    world.agent("coder", CODER)
+    talks = [says("Done."), says(""), LOOKS, *[says("Done.")] * 4]
+    async with world.open(*talks, calls(submits())) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert (run.status, run.waiting_for, run.aside) == (Status.WAITING, Waiting.PERSON, True)
+        assert (run.reason, run.exit, run.text, run.ended_at) == (None, "", "Done.", None)
+        assert await notices(house, run) == [*["nudge"] * 5, "parked"]
+        assert len(house.driver.asked) == 7
+        again = await told(house, run, "Then submit it.")
+        assert (again.id, again.status, again.exit) == (run.id, Status.DONE, "submit_for_review")
+        said = [entry for entry in house.heard(7) if isinstance(entry, Said) and entry.by == "user"]
+        assert [entry.text for entry in said] == ["Build it.", "Then submit it."]
+
+
+async def test_the_first_exit_ends_the_run_and_nothing_after_it_is_done(world: Any):
+    """Shows: L028."""
+    world.agent("coder", CODER)
+    done: list[str] = []
+
+    @tool(effect="once", asks="never")
+    async def act(name: str) -> str:
+        """Does something."""
+        done.append(name)
+        return "so"
+
+    batch = calls(
+        ("act", '{"name": "before"}'),
+        submits("First."),
+        ("act", '{"name": "after"}'),
+        ("ask_for_help", '{"message": "Second."}'),
+    )
+    async with world.open(batch, says("never"), tools=[act]) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert (run.status, run.exit, run.text) == (Status.DONE, "submit_for_review", "First.")
+        assert done == ["before"]
+        assert len(house.driver.asked) == 1
+        assert [result.ok for result in await house.results(run)] == [True, True, False, False]
+        not_run = "This call did not run: submit_for_review before it ended the run."
+        assert [result.text for result in await house.results(run)][2:] == [not_run] * 2
+        assert dangling(await house.entries(run)) == ()
+
+
+async def test_an_exit_with_arguments_it_does_not_understand_is_none(world: Any):
+    world.agent("coder", CODER)
+    wrong = calls(("submit_for_review", "{}"), ("ls", "{}"))
+    blank = calls(submits("  "))
+    async with world.open(wrong, blank, calls(submits("Now."))) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert (run.status, run.text) == (Status.DONE, "Now.")
+        assert [result.ok for result in await house.results(run)] == [False, True, False, True]
+
+
+@pytest.mark.parametrize(
+    ("name", "args", "text"),
+    [
+        ("ask_for_help", {"message": "Which port?"}, "Which port?"),
+        ("llm_unreachable", {"reason": "503 for an hour."}, "503 for an hour."),
+        ("approve", {"summary": "Good."}, "Good."),
+        ("approve", {}, "I looked."),
+        ("request_changes", {"text": "Line 3 is wrong."}, "Line 3 is wrong."),
+        ("ask_user", {"question": "Red?", "options": ["red", "blue"]}, "Red?\n- red\n- blue"),
+    ],
+)
+async def test_each_exit_leaves_its_words(world: Any, name: str, args: dict[str, Any], text: str):
+    """Shows: D050, D052."""
+    world.agent("any", f"tools: [ls]\nexits: [{name}]\n")
+    async with world.open(calls((name, json.dumps(args)), text="I looked.")) as house:
+        run = await house.run("Go.", agent="any")
+        assert (run.status, run.exit, run.text) == (Status.DONE, name, text)
+
+
+async def test_a_tool_of_a_users_own_can_be_an_exit_and_its_answer_is_the_runs(world: Any):
+    @tool(effect="idempotent", asks="never")
+    async def hand_over() -> str:
+        """Hands over."""
+        return "handed over as 17"
+
+    world.agent("any", "exits: [hand_over]\n")
+    async with world.open(says("Done."), calls(("hand_over", "{}")), tools=[hand_over]) as house:
+        run = await house.run("Go.", agent="any")
+        assert (run.status, run.exit, run.text) == (Status.DONE, "hand_over", "handed over as 17")
+
+
+async def test_exits_are_offered_to_those_who_name_them_and_to_nobody_else(world: Any):
+    named = {each.spec.name for each in exits()}
+    world.agent("plain")
+    world.agent("wishful", "tools: [ls, approve]\n")
+    world.agent("coder", f"tools: [ls]\n{CODER}")
+    steps = {"plain": [says("Hi.")], "wishful": [calls(("approve", "{}")), says("Hi.")]}
+    async with world.open(by_agent={**steps, "coder": [calls(submits())]}) as house:
+        for agent, count in (("plain", 0), ("wishful", 0), ("coder", 3)):
+            before = len(house.driver.asked)
+            await house.run("Go.", agent=agent)
+            offered = {spec.name for spec in house.driver.asked[before].request.tools}
+            assert len(offered & named) == count, agent
+        refused = next(asked for asked in house.driver.asked if len(asked.entries) > 2)
+        (result,) = [entry for entry in refused.entries if isinstance(entry, Returned)]
+        assert json.loads(result.text)["error"] == "tool_not_allowed"
+
+
+async def test_an_operators_deny_takes_an_exit_away_and_denying_all_is_an_error_that_names_them(world: Any):
+    world.agent("coder", CODER)
+    some = Bounds(deny_tools=("submit_*",))
+    steps = [calls(submits()), calls(("ask_for_help", '{"message": "May I?"}'))]
+    async with world.open(*steps, bounds=lambda: some) as house:
+        run = await house.run("Go.", agent="coder")
+        assert (run.status, run.exit) == (Status.DONE, "ask_for_help")
+        offered = [spec.name for spec in house.driver.asked[0].request.tools]
+        assert ("ask_for_help" in offered, "submit_for_review" in offered) == (True, False)
+    everything = Bounds(deny_tools=("submit_*", "ask_for_*", "llm_*"))
+    async with world.open(says("never"), bounds=lambda: everything) as house:
+        run = await house.run("Go.", agent="coder")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
+        assert "could never end its run" in run.error
+        assert "operator deny submit_*" in run.error
+
+
+async def test_an_exit_that_nobody_knows_is_named_before_anything_is_asked(world: Any):
+    world.agent("coder", "exits: [submit_for_reveiw]\n")
+    async with world.open(says("never")) as house:
+        run = await house.run("Go.", agent="coder")
+        assert (run.status, run.reason) == (Status.FAILED, Reason.CONFIG)
+        assert "names the exit 'submit_for_reveiw', and there is no such tool" in run.error
+        assert house.driver.asked == []
+
+
+async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_many_again(world: Any):
+    """Shows: D052, L028."""
+    world.agent("coder", f"max_turns: 2\n{CODER}")
+    async with world.open(*[LOOKS] * 3, calls(submits("Late."))) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert (run.status, run.waiting_for, run.turns) == (Status.WAITING, Waiting.PERSON, 2)
+        entries = await house.entries(run)
+        assert dangling(entries) == ()
+        assert "taken its 2 turns" in entries[-1].text
+        again = await told(house, run, "Two more.")
+        assert (again.status, again.exit, again.turns) == (Status.DONE, "submit_for_review", 4)
+
+
+async def test_changes_asked_for_a_fourth_time_wait_for_a_person(world: Any):
+    """Shows: D052."""
+    world.agent("reviewer", REVIEWER)
+    asks = [calls(wants(f"Change {n}.")) for n in range(4)]
+    async with world.open(*asks, calls(("approve", "{}"), text="Fine.")) as house:
+        session = await house.begin("reviewer")
+        for n in range(3):
+            run = await house.run(f"Review {n}.", session=session)
+            assert (run.status, run.exit, run.text) == (Status.DONE, "request_changes", f"Change {n}.")
+        run = await house.run("Review 3.", session=session)
+        assert (run.status, run.waiting_for, run.exit) == (Status.WAITING, Waiting.PERSON, "")
+        again = await told(house, run, "Let it be.")
+        assert (again.status, again.exit, again.text) == (Status.DONE, "approve", "Fine.")
+
+
+async def test_a_run_that_waits_for_a_person_waits_on_in_the_next_process_and_goes_on_from_there(world: Any):
+    """Taken up by hand it is not sent back a fourth time, and asks no model.
+
+    Shows: L028."""
+    world.agent("coder", CODER)
+    async with world.open(*[says("Done.")] * 4) as house:
+        run = await house.run("Build it.", agent="coder")
+    async with world.open(calls(submits())) as house:
+        waits = await house.resume(run)
+        assert (waits.status, waits.waiting_for, waits.turns) == (Status.WAITING, Waiting.PERSON, 4)
+        assert house.driver.asked == []
+        assert await notices(house, run) == [*["nudge"] * 3, "parked"]
+        assert (await told(house, waits, "Submit.")).exit == "submit_for_review"
+
+
+@pytest.mark.parametrize("kept", [2, 3, 4, 5, 9, 10, 11, 12])
+async def test_a_run_killed_after_any_entry_comes_to_the_same_end(world: Any, kept: int):
+    """Whatever of its file was written when it died: the nudges are counted on, and the exit is made once. A reply and
+    its calls are one write.
+
+    Shows: L028."""
+    world.agent("coder", CODER)
+    made: list[str] = []
+    noted = _noting(made)
+    steps = [says("Done."), says("Done."), calls(("note", "{}"), submits("Once."), ("note", "{}"))]
+    async with world.open(*steps, tools=[noted]) as house:
+        run = await house.run("Build it.", agent="coder")
+        entries = (await house.entries(run))[:kept]
+        session = await house.store.find(run.session_id)
+        await house.store.clear(session)
+        async with house.store.open(session) as talk:
+            await talk.append(*entries)
+
+        def dead(tx: Tx) -> None:
+            was = tx.run(run.id) or run
+            tx.set_run(replace(was, status=Status.RUNNING, ended_at=None, exit="", owner="gone", text=""))
+
+        await house.ports.ledger.do(dead)
+    rest = steps[sum(isinstance(each, Said) and each.by == "agent" for each in entries) :]
+    async with world.open(*rest, tools=[noted]) as house:
+        again = await house.resume(run)
+        assert (again.status, again.exit, again.text) == (Status.DONE, "submit_for_review", "Once.")
+        assert await notices(house, run) == ["nudge", "nudge"]
+        results = [(each.of, each.ok) for each in await house.results(run)]
+        assert len({of for of, _ in results}) == len(results) == 3
+        assert made.count("noted") <= 2
+        assert len(house.driver.asked) == len(rest)
+
+
+def _noting(made: list[str]) -> Tool:
+    @tool(effect="idempotent", asks="never")
+    async def note() -> str:
+        """Notes."""
+        made.append("noted")
+        return "noted"
+
+    return note
+
+
+async def test_words_while_somebody_is_at_work_for_it_wait_for_them_and_are_no_falling_silent(world: Any):
+    world.agent("coder", CODER)
+    spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
+    main = [calls(spawn), says("I sent someone."), calls(submits("With what they found."))]
+    async with world.open(by_agent={"Go.": main, "Look.": [calls(submits("Found."))]}) as house:
+        run = await house.ask("Go.", agent="coder")
+        ended = await house.ended(run)
+        while ended.status is not Status.DONE:
+            await house.engine.change()
+            ended = await house.now(run)
+        assert (ended.exit, ended.text) == ("submit_for_review", "With what they found.")
+        assert await notices(house, run) == ["announcement"]
+
+
+async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conversation(world: Any):
+    """Shows: L028."""
+    world.agent("coder", CODER)
+    spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
+    main = [calls(spawn, submits("First.")), calls(submits("And what came later."))]
+    async with world.open(by_agent={"Go.": main, "Look.": [LOOKS, calls(submits("Found."))]}) as house:
+        run = await house.ask("Go.", agent="coder")
+        assert (await house.ended(run)).text == "First."
+
+        async def others() -> list[Run]:
+            def step(tx: Tx) -> list[Run]:
+                return [each for each in tx.runs(session=run.session_id) if each.id != run.id]
+
+            return await house.ports.ledger.look(step)
+
+        while not any(each.status is Status.DONE for each in await others()):
+            await house.engine.change()
+        (woken,) = await others()
+        assert (woken.ask.source, woken.exit, woken.text) == (
+            "wake",
+            "submit_for_review",
+            "And what came later.",
+        )
+        assert (await house.now(run)).text == "First."
+
+
+async def test_what_was_done_without_a_single_call_says_so(world: Any):
+    world.agent("coder", CODER)
+    async with world.open(says("I know it."), LOOKS, says("Looked."), calls(submits())) as house:
+        talked = as_json_in_full(await house.run("What?"))
+        assert (talked["evidence"], talked["exit"]) == ({"tool_calls": 0, "no_work": True}, None)
+        looked = as_json_in_full(await house.run("Look."))
+        assert looked["evidence"] == {"tool_calls": 1, "no_work": False}
+        left = as_json_in_full(await house.run("Build it.", agent="coder"))
+        assert (left["exit"], left["evidence"]["no_work"]) == ("submit_for_review", True)

@@ -1,0 +1,400 @@
+"""A person interrupts a run, or sends one that is waited for into the background: what was said stays, what is done is
+let finish, and those who asked go on."""
+
+import asyncio
+import json
+import re
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Policy, State
+from retinue.domain.limits import Limits
+from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
+from retinue.errors import ModelFailed, Refused
+from retinue.ports import Tool, Tx
+from retinue.runtime import control, speaking
+from retinue.runtime.interrupt import interrupt
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+ENDED = (Status.CANCELLED, Reason.INTERRUPTED)
+
+
+def hands_on(preset: str, prompt: str) -> tuple[str, str]:
+    return "PersistentAgent", json.dumps({"preset": preset, "description": "look", "prompt": prompt})
+
+
+def ponders(gate: asyncio.Event) -> Tool:
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await gate.wait()
+        return "so it is"
+
+    return ponder
+
+
+async def stopped(house: Any, run: Run) -> Run:
+    await interrupt(run.id, house.ports)
+    while not (now := await house.now(run)).status.final:
+        await house.engine.change()
+    return now
+
+
+async def heard(house: Any, *wanted: Run) -> None:
+    """Until those who are at work know that they are interrupted."""
+
+    async def so() -> bool:
+        noted = {event.run for event in house.events if "interrupted" in event.data.get("note", "")}
+        return noted >= {run.id for run in wanted}
+
+    await soon(so)
+
+
+async def runs(house: Any) -> list[Run]:
+    def step(tx: Tx) -> list[Run]:
+        return sorted(tx.runs(), key=lambda run: run.id)
+
+    return await house.ports.ledger.look(step)
+
+
+async def soon(true: Callable[[], Awaitable[bool]]) -> None:
+    while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
+        await asyncio.sleep(0.002)
+
+
+async def waiting(house: Any, run: Run, what: Waiting = Waiting.CHILD) -> None:
+    async def so() -> bool:
+        return (await house.now(run)).waiting_for is what
+
+    await soon(so)
+
+
+async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(world: Any):
+    """Shows: L009, B023."""
+    async with world.open(says("Half of this is heard."), says("In short: half."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        house.driver.hold = None
+        ended = await stopped(house, run)
+        assert (ended.status, ended.reason) == ENDED
+        assert (ended.text, ended.turns, ended.awaited) == ("In short: half.", 1, False)
+        *_, cut, notice, summary = await house.entries(run)
+        assert isinstance(cut, Said)
+        assert (cut.text, cut.stop) == ("Half of thi", "cancelled")
+        assert isinstance(notice, Notice)
+        assert (notice.kind, summary.text) == ("interrupted", "In short: half.")
+        assert house.heard(1)[-2:] == [cut, notice]
+
+
+async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: Any):
+    """A call in the summary is not made either.
+
+    Shows: L009."""
+    gate = asyncio.Event()
+    steps = [calls(("ponder", "{}")), calls(("ponder", "{}"), text="I had pondered.")]
+    async with world.open(*steps, says("never"), tools=[ponders(gate)]) as house:
+        run = await house.ask("Ponder.")
+        await house.until("tool.started")
+        await interrupt(run.id, house.ports)
+        await heard(house, run)
+        assert (await house.now(run)).status is Status.RUNNING
+        gate.set()
+        ended = await house.ended(run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had pondered.")
+        (result,) = await house.results(run)
+        assert (result.ok, result.text) == (True, "so it is")
+        assert sum(isinstance(entry, Called) for entry in await house.entries(run)) == 1
+        assert len(house.driver.asked) == 2
+
+
+async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
+    world: Any, monkeypatch: pytest.MonkeyPatch
+):
+    """Shows: B023."""
+    failed = ModelFailed("the server is gone", reason="unreachable")
+    async with world.open(says("Half of this is heard."), failed, hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        ended = await stopped(house, run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
+    monkeypatch.setattr(speaking, "SUMMARY_SECONDS", 0.05)
+    async with world.open(says("Half of this is heard."), says("Never all of it."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        ended = await stopped(house, run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "Never al")
+
+
+async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: Any):
+    """Shows: L009."""
+    world.agent("helper")
+    gate = asyncio.Event()
+    by_agent = {
+        "Go.": [calls(hands_on("helper", "One."), hands_on("helper", "Two.")), says("Both were stopped.")],
+        "One.": [calls(("ponder", "{}")), says("One was pondering.")],
+        "Two.": [calls(("ponder", "{}")), says("Two was pondering.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
+        run = await house.ask("Go.")
+        await waiting(house, run)
+        await interrupt(run.id, house.ports)
+        await heard(house, *(await runs(house))[1:])
+        gate.set()
+        while not (now := await house.now(run)).status.final:
+            await house.engine.change()
+        assert (now.status, now.reason, now.text) == (*ENDED, "Both were stopped.")
+        _, one, two = await runs(house)
+        assert {(one.status, one.reason), (two.status, two.reason)} == {ENDED}
+        assert {one.text, two.text} == {"One was pondering.", "Two was pondering."}
+        results = [entry for entry in house.driver.asked[-1].entries if isinstance(entry, Returned)]
+        assert len(results) == 2
+        assert not any("interrupted before this call" in entry.text for entry in results)
+
+
+async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_waits_for(world: Any):
+    """At any moment around the parking of the run.
+
+    Shows: L009."""
+    world.agent("helper")
+    for steps in range(0, 60, 6):
+        gate = asyncio.Event()
+        by_agent = {
+            "Go.": [calls(hands_on("helper", "One.")), says("It was stopped.")],
+            "One.": [calls(("ponder", "{}")), says("I was pondering.")],
+        }
+        async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
+            run = await house.ask("Go.")
+            for _ in range(steps):
+                await asyncio.sleep(0)
+            await interrupt(run.id, house.ports)
+            while any(each.status.live for each in await runs(house)):
+                await house.engine.change()
+                if all(each.reason is Reason.INTERRUPTED for each in await runs(house)):
+                    gate.set()
+            mine = [each for each in await runs(house) if each.root == run.id]
+            assert {(each.status, each.reason) for each in mine} == {ENDED}, steps
+
+
+async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: Any):
+    """Shows: L009."""
+    sent: list[str] = []
+
+    @tool(effect="once")
+    async def mail() -> str:
+        """Sends."""
+        sent.append("mail")
+        return "sent"
+
+    steps = [calls(("mail", "{}")), says("I was about to send it.")]
+    async with world.open(*steps, tools=[mail], policy=Policy.ASK) as house:
+        run = await house.ask("Send it.")
+        await waiting(house, run, Waiting.APPROVAL)
+        ended = await stopped(house, run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "I was about to send it.")
+
+        def states(tx: Tx) -> list[State]:
+            return [each.state for each in tx.approvals()]
+
+        assert (await house.ports.ledger.look(states), sent) == ([State.VOID], [])
+        assert dangling(await house.entries(run)) == ()
+
+
+async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: Any):
+    gate = asyncio.Event()
+    limits = Limits(max_live=1)
+    async with world.open(
+        calls(("ponder", "{}")), says("Done."), tools=[ponders(gate)], limits=limits
+    ) as house:
+        first = await house.ask("Ponder.")
+        second = await house.ask("Later.")
+        ended = await stopped(house, second)
+        assert (ended.status, ended.reason, ended.error) == (*ENDED, "interrupted before it began")
+        gate.set()
+        assert (await house.ended(first)).status is Status.DONE
+        assert len(house.driver.asked) == 2
+
+
+async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(world: Any):
+    """Shows: L009."""
+    async with world.open(says("Half of this is heard."), says("In short."), hold=True) as here:
+        run = await here.ask("Talk.")
+        await here.until("text.delta")
+        here.driver.hold = None
+        async with world.open(says("never")) as there:
+            await interrupt(run.id, there.ports)
+            ended = await here.ended(run)
+            assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
+            assert there.driver.asked == []
+
+
+async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(world: Any):
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+    async with world.open(says("I had hardly begun."), says("never")) as house:
+        ended = await stopped(house, run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "I had hardly begun.")
+        assert len(house.driver.asked) == 1
+
+
+async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(world: Any):
+    async with world.open(says("Half of this is heard."), says("Never whole."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        await interrupt(run.id, house.ports)
+
+        async def asked_again() -> bool:
+            return len(house.driver.asked) == 2
+
+        await soon(asked_again)
+    async with world.open(says("In short.")) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "In short.")
+        kinds = [entry.kind for entry in await house.entries(run) if isinstance(entry, Notice)]
+        assert kinds.count("interrupted") == 1
+
+
+async def test_one_that_has_spoken_and_waits_for_a_worker_ends_with_it(world: Any):
+    gate = asyncio.Event()
+    spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
+    by_agent = {
+        "Go.": [calls(spawn), says("I sent someone."), says("I had sent someone."), says("never")],
+        "Look.": [calls(("ponder", "{}")), says("I was looking.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
+        run = await house.ask("Go.")
+        await waiting(house, run)
+        await interrupt(run.id, house.ports)
+        await heard(house, *await runs(house))
+        gate.set()
+        while any(each.status.live for each in await runs(house)):
+            await house.engine.change()
+        top, worker = await runs(house)
+        assert (top.status, top.reason, top.text) == (*ENDED, "I had sent someone.")
+        assert (worker.status, worker.reason, worker.text) == (*ENDED, "I was looking.")
+
+
+async def test_one_that_waits_for_a_person_sums_up(world: Any):
+    world.agent("coder", "exits: [submit_for_review]\n")
+    async with world.open(*[says("Done.")] * 4, says("I called no exit.")) as house:
+        run = await house.run("Build it.", agent="coder")
+        assert run.waiting_for is Waiting.PERSON
+        ended = await stopped(house, run)
+        assert (ended.status, ended.reason, ended.text) == (*ENDED, "I called no exit.")
+
+
+async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_way_round(world: Any):
+    """Shows: L009."""
+    async with world.open(says("Half of this is heard."), says("Never whole."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        await interrupt(run.id, house.ports)
+        ended = await house.cancel(run)
+        assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+        again = await interrupt(run.id, house.ports)
+        assert again.reason is Reason.USER_CANCEL
+
+
+async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world: Any):
+    """Shows: L009."""
+    world.agent("helper")
+    gate = asyncio.Event()
+    by_agent = {
+        "Go.": [calls(hands_on("helper", "One."), hands_on("helper", "Two.")), says("One of two.")],
+        "One.": [calls(("ponder", "{}")), says("never")],
+        "Two.": [calls(("ponder", "{}")), says("Two is done.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
+        run = await house.ask("Go.")
+        await waiting(house, run)
+        _, one, two = await runs(house)
+        one, two = (one, two) if one.ask.task == "One." else (two, one)
+        await house.cancel(one)
+        assert (await house.now(two)).status is Status.RUNNING
+        gate.set()
+        while not (top := await house.now(run)).status.final:
+            await house.engine.change()
+        assert (top.status, top.text) == (Status.DONE, "One of two.")
+        assert (await house.now(two)).status is Status.DONE
+        assert (await house.now(one)).reason is Reason.USER_CANCEL
+
+
+async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_later(world: Any):
+    """Shows: L011."""
+    world.agent("helper")
+    gate = asyncio.Event()
+    by_agent = {
+        "Go.": [calls(hands_on("helper", "One.")), says("It goes on without me."), says("Now I know.")],
+        "One.": [calls(("ponder", "{}")), says("It is so.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
+        run = await house.ask("Go.")
+        await waiting(house, run)
+        _, child = await runs(house)
+        await control.detach(child.id, house.ports)
+
+        async def spoken() -> bool:
+            return (await house.now(run)).text == "It goes on without me."
+
+        await soon(spoken)
+        (answer,) = await house.results(run)
+        assert (answer.ok, child.id in answer.text) == (True, True)
+        assert (await house.now(child)).status is Status.RUNNING
+        with pytest.raises(Refused, match="in the background already"):
+            await control.detach(child.id, house.ports)
+        gate.set()
+        while not (now := await house.now(run)).status.final:
+            await house.engine.change()
+        assert (now.status, now.text) == (Status.DONE, "Now I know.")
+        (notice,) = [entry for entry in await house.entries(run) if isinstance(entry, Notice)]
+        assert (notice.kind, "It is so." in notice.text) == ("announcement", True)
+
+
+async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are_waited_for(world: Any):
+    """Shows: L011."""
+    world.agent("helper")
+    slow, quick = asyncio.Event(), asyncio.Event()
+
+    @tool(effect="read")
+    async def wonder() -> str:
+        """Takes its time too."""
+        await quick.wait()
+        return "well"
+
+    by_agent = {
+        "Go.": [
+            calls(hands_on("helper", "One."), hands_on("helper", "Two.")),
+            says("Two is here."),
+            says("Both."),
+        ],
+        "One.": [calls(("ponder", "{}")), says("One is so.")],
+        "Two.": [calls(("wonder", "{}")), says("Two is well.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[ponders(slow), wonder]) as house:
+        run = await house.ask("Go.")
+        await waiting(house, run)
+        one = next(each for each in await runs(house) if each.ask.task == "One.")
+        await control.detach(one.id, house.ports)
+
+        async def answered() -> bool:
+            return len(await house.results(run)) == 1
+
+        await soon(answered)
+        await waiting(house, run)
+        quick.set()
+
+        async def spoken() -> bool:
+            return (await house.now(run)).text == "Two is here."
+
+        await soon(spoken)
+        slow.set()
+        while not (now := await house.now(run)).status.final:
+            await house.engine.change()
+        assert (now.status, now.text) == (Status.DONE, "Both.")
+        texts = [entry.text for entry in await house.entries(run) if not isinstance(entry, Called)]
+        assert sum(bool(re.search("One is so", text)) for text in texts) == 1
+        assert sum(bool(re.search("Two is well", text)) for text in texts) == 1
