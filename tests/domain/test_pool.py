@@ -68,7 +68,7 @@ def test_tools_that_are_taken_away_change_the_key():
 
 
 def test_another_name_or_prompt_is_another_key():
-    """Shows: B029, B034."""
+    """Shows: B029, B034, B038."""
     keys = {pool.key(Agent(name=name), prompt) for name in ("a", "b") for prompt in ("x", "y")}
     assert len(keys) == 4
 

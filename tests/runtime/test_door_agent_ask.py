@@ -3,9 +3,9 @@
 import asyncio
 import json
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 
@@ -17,12 +17,11 @@ from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.domain.turn import Reply, Request
 from retinue.engine.chance import system_chance
 from retinue.ports import Tx
-from retinue.testing.memory_ledger import MemoryLedger
+from retinue.store.files import FileStore
 from retinue.testing.played import Step, calls, says
 from retinue.tools.define import tool
 from retinue.tools.doors.agent import UNSEEN
 
-T = TypeVar("T")
 LONG = "The module is src/cron.py, and nothing else uses it."
 GIVES = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
 
@@ -171,32 +170,32 @@ async def test_one_conversation_cannot_ask_the_agents_of_another(world: Any):
         ]
 
 
-@dataclass(slots=True)
-class SlowLedger:
-    """Whoever looks has to wait a little before going on: others look meanwhile and see the same."""
+class Meeting:
+    """A store in which two that look for the same agent find it in the same moment."""
 
-    inner: MemoryLedger
+    def __init__(self, world: Any) -> None:
+        self._inner = FileStore(world.folder / "sessions", system_chance())
+        self._both = asyncio.Barrier(2)
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
-        return await self.inner.do(step)
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
 
-    async def look(self, step: Callable[[Tx], T]) -> T:
-        seen = await self.inner.look(step)
-        for _ in range(20):
-            await asyncio.sleep(0)
-        return seen
+    async def find(self, ref: str) -> Session:
+        found = await self._inner.find(ref)
+        if ref.rpartition("/")[0].endswith("/agents"):
+            await self._both.wait()
+        return found
 
 
-@pytest.mark.parametrize("slow", [False, True])
-async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(world: Any, slow: bool):
+async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(world: Any):
     """Shows: B037, B048."""
     people(world)
-    ledger = SlowLedger(world.ledger) if slow else world.ledger
+    store = Meeting(world)
     by_agent = {
         "main": [calls(GIVES), asks(times=2), says("Done.")],
         "helper": [says(LONG), says("Nobody calls it."), says("never")],
     }
-    async with world.open(by_agent=by_agent, ledger=ledger) as house:
+    async with world.open(by_agent=by_agent, store=store) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         assert run.status is Status.DONE
         child = (await tree(house))[1]
@@ -209,8 +208,9 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
             "error_type": "busy",
         }
         assert good["result"] == "Nobody calls it." + UNSEEN
-        assert sum(each.status is Status.CANCELLED for each in await tree(house)) == slow
+        assert sum(each.status is Status.CANCELLED for each in await tree(house)) == 1
         assert len([each for each in house.driver.asked if each.request.agent == "helper"]) == 2
+    store.close()
 
 
 async def test_an_agent_that_a_person_talks_with_is_in_use(world: Any):

@@ -9,6 +9,7 @@ from typing import Annotated
 from retinue.domain import pool
 from retinue.domain.announcement import error as why
 from retinue.domain.announcement import harmless, one_line
+from retinue.domain.limits import MAX_RESULT_BYTES
 from retinue.domain.prompt import first_message
 from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
@@ -20,6 +21,7 @@ from retinue.runtime.announce import LIVE
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import Parked, ask_key
 from retinue.runtime.control import cancel
+from retinue.runtime.guard import capped
 from retinue.runtime.place import Child
 from retinue.runtime.send import send
 from retinue.runtime.spawn import permitted, spawn
@@ -160,8 +162,8 @@ async def _report(run: Run, call: Call, ports: Ports) -> str:
     words = [reply.text.strip() for reply in replies if reply.text.strip()]
     if run.status is not Status.DONE and not silent:
         await outcome(run, call, ports)
-        work = harmless(_summary(run.agent, words)) if words else None
-        raise _no(why(run), str(run.reason or run.status), agent_used=run.agent, result=work)
+        work = _told(_summary(run.agent, words)) if words else None
+        raise _no(_told(why(run)), str(run.reason or run.status), agent_used=run.agent, result=work)
     text = _complete(run, words, silent=silent)
     seconds = _seconds(run)
     if not text and (again := await _asked_again(run, call, ports)) is not None:
@@ -169,7 +171,7 @@ async def _report(run: Run, call: Call, ports: Ports) -> str:
     await outcome(run, call, ports)
     return said(
         success=True,
-        result=harmless(text or NO_SUMMARY.format(agent=run.agent)) + UNSEEN,
+        result=_told(text or NO_SUMMARY.format(agent=run.agent)) + UNSEEN,
         agent_used=run.agent,
         duration_seconds=round(seconds, 3),
         agent_id=agent_id,
@@ -220,6 +222,11 @@ async def _asked_again(run: Run, call: Call, ports: Ports) -> Run | None:
     return await outcome(again, call, ports)
 
 
+def _told(text: str) -> str:
+    """A child's words as data, and no more than fits into one answer with its quotes and breaks escaped."""
+    return capped(harmless(text), MAX_RESULT_BYTES // 4)
+
+
 def _seconds(run: Run) -> float:
     return (run.duration_ms or 0) / 1000
 
@@ -253,10 +260,10 @@ async def agent_ask(
     if ended.status.live:
         return said(success=True, result=BACKGROUND.format(run=ended.id), agent_id=agent_id)
     if ended.status is not Status.DONE:
-        raise _no(why(ended), str(ended.reason or ended.status), agent_used=ended.agent)
+        raise _no(_told(why(ended)), str(ended.reason or ended.status), agent_used=ended.agent)
     return said(
         success=True,
-        result=harmless(ended.text.strip()) + UNSEEN,
+        result=_told(ended.text.strip()) + UNSEEN,
         agent_used=ended.agent,
         duration_seconds=round(_seconds(ended), 3),
         agent_id=agent_id,
