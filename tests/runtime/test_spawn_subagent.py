@@ -134,7 +134,7 @@ async def test_a_subtask_in_the_background_is_under_way_at_once_and_announced_at
 
 @pytest.mark.parametrize("mode", ["blocking", "background"])
 async def test_what_a_subtask_said_before_it_failed_is_not_told_as_its_result(world: Any, mode: str):
-    """Shows: D020, L013, L021."""
+    """Shows: D020, L021."""
     gone = ModelFailed("no connection", reason=Reason.UNREACHABLE)
     main = [calls(spawns(returnMode=mode, label="it")), says("Sent."), says("A pity.")]
     helper = [calls(("todo", '{"items": ["x"]}'), text="I begin."), gone]

@@ -45,6 +45,14 @@ class Gate:
         return self._script(asked)
 
 
+def committed(folder: Path) -> None:
+    """One file, in a repository with one commit."""
+    (folder / "a.py").write_text("WIDTH = 40\n")
+    who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
+    for words in (("init",), ("add", "--all"), ("commit", "--message", "Begin")):
+        subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
+
+
 async def posted(app: Any) -> None:
     """Until a result waits for its requester."""
     while not any(row["delivery"] == "pending" for row in await app.inbox()):  # noqa: ASYNC110  (a row does not call)
@@ -97,7 +105,7 @@ async def test_what_tracks_a_child_is_kept_with_it(machine: Any):
 
 
 async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(machine: Any):
-    """Shows: D019, D020, D023, D024, L023."""
+    """Shows: D020, D023, D024, L013, L023."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     script = Gate(by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Here: x."),)))
     async with machine.serving(script), machine.open() as app:
@@ -109,6 +117,8 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
         assert Path(row["transcript"]).read_text().count("Here: x.") == 1
         (same,) = (await machine("inbox", "--json", run.slug)).json
         assert same == row
+        kept = (await machine("runs", "show", "--json", row["runId"])).json
+        assert (kept["status"], kept["text"], kept["delivery"]["state"]) == ("done", "Here: x.", "pending")
         refused = await machine("sessions", "delete", row["sessionId"])
         assert (refused.code, "were not heard: `retinue inbox`" in refused.err) == (3, True)
         script.open.set()
@@ -161,7 +171,7 @@ async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(mac
 
 
 async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: Any):
-    """Shows: D022, L023."""
+    """Shows: D019, D022, L023."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     gate = asyncio.Event()
     played = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Here: x."),))
@@ -211,15 +221,7 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
 
 async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machine: Any):
     """Shows: D028, D037, D038."""
-
-    def git(*words: str) -> None:
-        who = ("-c", "user.name=Ada", "-c", "user.email=ada@example.com")
-        subprocess.run(["git", *who, *words], cwd=machine.folder, check=True, capture_output=True)
-
-    (machine.folder / "a.py").write_text("WIDTH = 40\n")
-    git("init", "--quiet")
-    git("add", "--all")
-    git("commit", "--quiet", "--message", "Begin")
+    committed(machine.folder)
     (machine.folder / "a.py").write_text("WIDTH = 41\n")
 
     def script(asked: Captured) -> Answer:
@@ -236,3 +238,42 @@ async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machi
     (row,) = (await machine("inbox", "--json")).json
     assert (row["agentId"], row["summary"]) == ("reviewer", "Blocking: a.py:1.")
     assert "Blocking: a.py:1." in Path(row["transcript"]).read_text()
+
+
+async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_repository(machine: Any):
+    """Shows: D037."""
+    committed(machine.folder)
+    machine.agent("maker", "workspace: {isolation: sandbox, writable: true}\n", "You make.\n")
+    write = ("write", {"path": "a.py", "content": "WIDTH = 42\n"})
+
+    def script(asked: Captured) -> Answer:
+        if "You make." not in asked.messages[0]["content"]:
+            return reply("Ready.")
+        return (calls(write), calls(("request_review", {"returnMode": "blocking"})), reply("Done."))[
+            asked.turns
+        ]
+
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "--agent", "maker", "Change the width.")
+        assert (ran.code, ran.json["text"]) == (0, "Done."), ran.err
+    (asked,) = [each for each in server.requests if "You make." not in each.messages[0]["content"]]
+    assert "-WIDTH = 40\n+WIDTH = 42\n" in asked.messages[1]["content"]
+    assert (machine.folder / "a.py").read_text() == "WIDTH = 40\n"
+
+
+async def test_a_call_gives_a_subtask_a_worktree_of_its_own(machine: Any):
+    """Shows: D003, D012."""
+    committed(machine.folder)
+    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    place = {"workspace": {"mode": "sandbox", "allowWrites": True}}
+    write = calls(("write", {"path": "a.py", "content": "WIDTH = 43\n"}))
+    script = by_prompt(
+        calls(("spawn_subagent", SUBTASK | place)), reply("Done."), helper=(write, reply("Written."))
+    )
+    async with machine.serving(script):
+        ran = (await machine("run", "--json", "Go.")).json
+    (crumb,) = (await machine("sessions", "show", "--json", ran["slug"])).json["announcements"]
+    child = (await machine("sessions", "show", "--json", crumb["childSessionId"])).json["workspace"]
+    assert (child["isolation"], child["writable"], child["source"]) == ("sandbox", True, str(machine.folder))
+    assert (Path(child["root"]) / "a.py").read_text() == "WIDTH = 43\n"
+    assert (machine.folder / "a.py").read_text() == "WIDTH = 40\n"
