@@ -7,7 +7,10 @@ from hypothesis import strategies as st
 from retinue.domain.agent import Agent
 from retinue.domain.prompt import (
     DEFAULT_BASE,
+    MAX_AGENTS,
+    MAX_INTRODUCTION,
     PREAMBLE,
+    agents_section,
     base,
     first_message,
     short,
@@ -60,6 +63,39 @@ def test_a_sub_agent_reads_the_preamble_first_and_a_top_level_one_does_not():
 def test_base_and_task_together_make_a_specialised_prompt():
     text = system_prompt(WRITER, TOOLS, task="Find the module.")
     assert text.startswith("Write well.\n\nYour task:\nFind the module.\n\nAvailable tools:\n")
+
+
+def test_other_agents_stand_last_with_how_to_ask_them():
+    """Shows: C071, C081."""
+    others = [Agent(name="todo", display_name="Todo List Manager", description="manages tasks"), WRITER]
+    text = system_prompt(READER, TOOLS, others=others, doors=["PersistentAgent", "agents_message"])
+    assert text == system_prompt(READER, TOOLS) + (
+        "\n\nAvailable agents you can delegate to:\n- todo: Todo List Manager - manages tasks\n- writer: Writes.\n\n"
+        "Use agents_message to ask another agent to perform a task."
+    )
+
+
+def test_without_others_or_a_way_to_ask_them_there_is_no_such_section():
+    """Shows: C081."""
+    assert system_prompt(READER, TOOLS, others=[WRITER]) == system_prompt(READER, TOOLS)
+    assert system_prompt(READER, TOOLS, doors=["agents_message"]) == system_prompt(READER, TOOLS)
+
+
+@pytest.mark.parametrize(("more", "last"), [(True, "- and 2 more: agents_list"), (False, "- and 2 more")])
+def test_of_many_other_agents_some_are_named_and_the_rest_counted(more: bool, last: str):
+    others = [Agent(name=f"a{each:03}") for each in range(MAX_AGENTS + 2)]
+    lines = agents_section(others, ["a", "b"], more=more).splitlines()
+    assert lines[1 : MAX_AGENTS + 2] == [*(f"- a{each:03}: a{each:03}" for each in range(MAX_AGENTS)), last]
+    assert lines[-1] == "Use a or b to ask another agent to perform a task."
+    assert "more" not in agents_section(others[:MAX_AGENTS], ["a"], more=more)
+
+
+@given(text=st.text(max_size=MAX_INTRODUCTION * 2))
+def test_no_definition_opens_a_line_of_its_own_or_fills_the_prompt(text: str):
+    other = Agent(name="a", display_name=text, description=text)
+    lines = agents_section([other, other], ["x"]).splitlines()
+    assert len(lines) == 5
+    assert max(map(len, lines)) <= MAX_INTRODUCTION + len("- a: ")
 
 
 def test_a_prompt_changes_when_the_tools_do():

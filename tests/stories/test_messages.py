@@ -1,0 +1,134 @@
+"""Agents that ask each other, through the command: one answer for the person, and a conversation for whoever was asked."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+from retinue.testing.replies import Answer, calls, reply
+
+LISTS = "You keep lists."
+TODO = 'display_name: Todo List Manager\ndescription: "manages tasks and reminders"\ntools: [todo]\n'
+SECTION = "- todo: Todo List Manager - manages tasks and reminders"
+HOW = "Use agents_message to ask another agent to perform a task."
+
+
+def spoken(request: Any) -> str:
+    return request.messages[-1]["content"]
+
+
+def answered(request: Any) -> list[Any]:
+    """What came back from the calls of this conversation."""
+    return [json.loads(each["content"]) for each in request.messages if each["role"] == "tool"]
+
+
+async def test_a_person_asks_one_agent_and_it_asks_another(machine: Any):
+    """Shows: C025, C026, C027, C028, C037, C038, C039, C081, C082."""
+    machine.agent("todo", TODO, LISTS)
+    asks = calls(("agents_message", {"agentId": "todo", "content": "Add buy milk."}))
+
+    def script(request: Any) -> Answer:
+        if machine.system(request).startswith(LISTS):
+            said = spoken(request) == "Add buy milk."
+            return calls(("todo", {"items": ["buy milk"]})) if said else reply("Added: buy milk.")
+        return reply("It is on the list.") if answered(request) else asks
+
+    async with machine.serving(script) as server:
+        ran = await machine("run", "Ask todo to add buy milk")
+    assert (ran.code, ran.out.strip()) == (0, "It is on the list.")
+    first, inner, _, last = server.requests
+    assert f"\n{SECTION}\n" in machine.system(first)
+    assert machine.system(first).endswith(HOW)
+    assert "- general:" not in machine.system(first)
+    assert machine.tools(inner) == ["todo"]
+    assert HOW not in machine.system(inner)
+    (answer,) = answered(last)
+    assert (answer["status"], answer["response"], answer["created"]) == ("complete", "Added: buy milk.", True)
+    assert (answer["toolCallCount"], [each["name"] for each in answer["toolCalls"]]) == (1, ["todo"])
+    listed = (await machine("sessions", "list", "--json")).json
+    (own,) = [each for each in listed if each["agent"] == "todo"]
+    assert (own["session_id"], own["parent"]) == (answer["sessionId"], None)
+    text = Path(own["path"]).read_text()
+    assert text.index("Add buy milk.") < text.index("Added: buy milk.")
+
+
+async def test_the_time_is_up_and_the_answer_comes_after_all(machine: Any):
+    """Shows: C040, C045, C09."""
+    machine.agent("todo", TODO, LISTS)
+    gate = asyncio.Event()
+
+    async def script(request: Any) -> Answer:
+        if machine.system(request).startswith(LISTS):
+            await gate.wait()
+            return reply("Added: buy milk.")
+        if "]: Added: buy milk." in spoken(request):
+            return reply("It is on the list after all.")
+        if answered(request):
+            gate.set()
+            return reply("No answer yet.")
+        return calls(("agents_message", {"agentId": "todo", "content": "Add buy milk.", "timeout": 1}))
+
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "Ask todo to add buy milk")
+    assert (ran.code, ran.json["text"]) == (0, "It is on the list after all.")
+    (answer,) = answered(server.requests[-1])
+    assert (answer["status"], answer["timeoutSeconds"]) == ("timeout", 1)
+    heard = f"[Async response, responseId={answer['responseId']}]: Added: buy milk."
+    assert heard in spoken(server.requests[-1])
+    runs = (await machine("runs", "history", "--json")).json
+    (later,) = [each for each in runs if each["run_id"] == answer["responseId"]]
+    assert (later["status"], later["text"]) == ("done", "Added: buy milk.")
+    assert "Added: buy milk." in Path(later["path"]).read_text()
+
+
+async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: Any):
+    """Shows: C036, C046, C064, T13."""
+    machine.agent("hidden", "ui_visible: false\n", LISTS)
+    machine.agent("secret", "", LISTS)
+    machine.configured(deny={"agents": ["secret"]})
+    wishes = [
+        ("agents_message", {"agentId": each, "content": "Hi."}) for each in ("hidden", "secret", "nobody")
+    ]
+    script = [calls(*wishes, ("agents_list", {})), reply("None of them.")]
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "Ask them")
+    assert (ran.code, ran.json["children"]) == (0, [])
+    *refused, others = answered(server.requests[-1])
+    assert [(each["error"]["code"], each["error"]["message"]) for each in refused] == [
+        ("agent_not_accessible", "Agent not accessible: hidden"),
+        ("agent_not_accessible", "Agent not accessible: secret"),
+        ("agent_not_found", "Agent not found: nobody"),
+    ]
+    assert not {"hidden", "secret", "general"} & {each["agentId"] for each in others["agents"]}
+    assert [each["agent"] for each in (await machine("sessions", "list", "--json")).json] == ["general"]
+
+
+async def test_what_the_configuration_denies_is_there_for_nobody(machine: Any):
+    """Shows: C065."""
+    machine.agent("asks", "tools: [agents_message, agents_list, read]\n")
+    machine.configured(deny={"tools": ["agents_*"]})
+    async with machine.serving([reply("Hi."), reply("Hi.")]) as server:
+        await machine("run", "Hi")
+        await machine("run", "--agent", "asks", "Hi")
+    general, asks = server.requests
+    assert not {"agents_message", "agents_list"} & set(machine.tools(general))
+    assert machine.tools(asks) == ["read"]
+    assert "agents_message" not in machine.system(general)
+    rows = {each["name"]: each for each in (await machine("tools", "list", "--agent", "asks", "--json")).json}
+    assert (rows["agents_message"]["offered"], rows["agents_list"]["offered"]) == (False, False)
+    assert rows["agents_message"]["rule"].startswith("operator deny")
+
+
+async def test_the_list_of_tools_says_who_can_ask_others(machine: Any):
+    """Shows: C065."""
+    machine.agent("reader", "tools: [read]\n")
+    machine.agent("lister", "capability_allow: ['agents.read']\n")
+    found: dict[str, list[bool]] = {}
+    for agent in ("general", "reader", "lister"):
+        rows = {
+            each["name"]: each for each in (await machine("tools", "list", "--agent", agent, "--json")).json
+        }
+        found[agent] = [rows[name]["offered"] for name in ("agents_message", "agents_list")]
+        assert (rows["agents_message"]["door"], rows["agents_message"]["asks"]) == (True, "never")
+        assert (rows["agents_list"]["door"], rows["agents_list"]["effect"]) == (False, "read")
+    assert found == {"general": [True, True], "reader": [False, False], "lister": [False, True]}
