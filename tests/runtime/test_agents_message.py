@@ -16,6 +16,7 @@ from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Called, Notice, Said
 from retinue.errors import ModelFailed
 from retinue.ports import Tool, Tx
+from retinue.runtime import control
 from retinue.testing.played import Step, calls, says
 from retinue.tools.define import tool
 
@@ -275,6 +276,28 @@ async def test_a_time_that_is_up_ends_the_waiting_and_not_the_work(world: Any):
         assert (done.status, done.text) == (Status.DONE, "Now I know.")
         assert await announced(house, run) == [f"[Async response, responseId={asked.id}]: Added: milk."]
         assert (await house.said(asked))[-1] == "Added: milk."
+
+
+async def test_a_person_can_send_it_to_the_background_and_the_call_answers_then(world: Any):
+    """Shows: C039, C045."""
+    gate = asyncio.Event()
+    main = [calls(message()), says("I go on."), says("Now I know.")]
+    todo = [calls(("ponder", "{}")), says("Added: milk.")]
+    async with pair(world, main, todo, tools=[gated(gate)]) as house:
+        run = await house.ask("Go.", agent="main")
+
+        async def waits() -> bool:
+            return (await house.now(run)).waiting_for is Waiting.CHILD
+
+        await soon(waits)
+        asked = (await all_runs(house))[1]
+        await control.detach(asked.id, house.ports)
+        await stands_aside(house, run)
+        (answer,) = await answers(house, run)
+        assert (answer["status"], answer["timeoutSeconds"]) == ("timeout", 300)
+        gate.set()
+        assert (await settled(house, run)).text == "Now I know."
+        assert await announced(house, run) == [f"[Async response, responseId={asked.id}]: Added: milk."]
 
 
 async def test_one_whose_asker_waits_no_longer_can_be_cancelled_and_that_is_told(world: Any):

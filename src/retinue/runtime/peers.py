@@ -1,5 +1,6 @@
 """Who else there is for an agent: the others that it may know of and hand work to."""
 
+from collections.abc import Sequence
 from contextlib import suppress
 
 from retinue.domain.agent import Agent
@@ -14,12 +15,12 @@ def nameable(scope: Scope, ports: Ports) -> list[str]:
     return [name for name in ports.agents.names() if scope.agent(name).ok]
 
 
-def peers(own: str, scope: Scope, at: str, ports: Ports, *, hidden: bool = False) -> list[Agent]:
-    """The others, in a stable order; with `hidden` also those that no list shows. `at` is the folder of the one who
-    asks, whose project may define agents."""
+def peers(own: str, names: Sequence[str], at: str, ports: Ports, *, hidden: bool = False) -> list[Agent]:
+    """The others of these names, in their order; with `hidden` also those that no list shows. `at` is the folder of the
+    one who asks, whose project may define agents."""
     allowed = ports.subagents.allow_agents
     found: list[Agent] = []
-    for name in nameable(scope, ports):
+    for name in names:
         if name == own or (allowed is not None and first_match(allowed, name) is None):
             continue
         with suppress(NotFound):  # its file went in this very moment

@@ -1,6 +1,5 @@
 """What a run goes by: definition, rights, tools, prompt and model, fixed at its start."""
 
-from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from retinue.domain.agent import Agent, Paths
@@ -35,8 +34,9 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
     scope = await held(await _added(scope_of(agent, session, ports, run=run), run, ports), ports)
     having = offered(ports.tools, scope).values()
-    tools = _shown(having, scope, ports)
     doors = [tool.spec.name for tool in having if tool.names_agent or tool.spec.name == MESSAGE]
+    names = nameable(scope, ports) if doors else []
+    tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
     model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
         model = replace(model, thinking=run.ask.thinking)
@@ -48,20 +48,15 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
             agent,
             [(tool.name, tool.description) for tool in tools],
             depth=session.depth,  # in a conversation of its own an agent is itself, whoever asks for the run
-            others=peers(session.agent, scope, session.workspace.meant, ports) if doors else (),
+            others=peers(session.agent, names, session.workspace.meant, ports),
             doors=doors,
         ),
         model=model,
     )
 
 
-def _shown(having: Collection[Tool], scope: Scope, ports: Ports) -> tuple[ToolSpec, ...]:
-    """A tool that takes an agent's name shows which names there are for this agent."""
-    names = nameable(scope, ports) if any(tool.names_agent for tool in having) else []
-    return tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
-
-
 def _naming(tool: Tool, names: list[str]) -> ToolSpec:
+    """A tool that takes an agent's name shows which names there are for this agent."""
     known = dict(tool.spec.schema["properties"])
     known[tool.names_agent] = {**known[tool.names_agent], "enum": names}
     return replace(tool.spec, schema={**tool.spec.schema, "properties": known})

@@ -22,7 +22,7 @@ from retinue.runtime.announce import LIVE
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import ask_key
 from retinue.runtime.guard import capped
-from retinue.runtime.peers import peers
+from retinue.runtime.peers import nameable, peers
 from retinue.runtime.place import handed_down
 from retinue.runtime.prepare import definition, scope_of
 from retinue.runtime.send import send
@@ -295,7 +295,8 @@ async def agents_list(
         raise Failed(_fault("agent_not_available", "there is no session to look from"))
     own = await definition(call.session, ports)
     scope = scope_of(own, call.session, ports, run=call.run).under(ports.bounds())
-    found = peers(call.session.agent, scope, call.session.workspace.meant, ports, hidden=includeAll)
+    names, at = nameable(scope, ports), call.session.workspace.meant
+    found = peers(call.session.agent, names, at, ports, hidden=includeAll)
     return said(agents=[_row(each) for each in found])
 
 
