@@ -75,6 +75,7 @@ class Slow:
 
     played: PlayedDriver
     ledger: Any
+    ends: int = 1
     turns: int = 0
     second: asyncio.Event = field(default_factory=asyncio.Event)
 
@@ -92,7 +93,7 @@ class Slow:
         def step(tx: Tx) -> list[Delivery]:
             return tx.deliveries(state=[Delivered.PENDING])
 
-        return bool(await self.ledger.look(step))
+        return len(await self.ledger.look(step)) >= self.ends
 
     async def close(self) -> None:
         await self.played.close()
@@ -218,10 +219,30 @@ async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world
 
         await soon(ended)
         session = await house.store.find(run.session_id)
-        assert await drained(session.id, house.ports, by="another") == []
+        assert await drained(session.id, house.ports, by="another", most=9) == []
         gate.set()
         await quiet(house)
         said = " ".join(each.text for each in await house.results(run))
         assert "First." in said
         assert "Second." in said
+        assert {each.state for each in await outbox(house)} == {Delivered.DELIVERED}
+
+
+async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_others_announced(world: Any):
+    """Shows: D024."""
+    world.agent("main")
+    world.agent("helper")
+    many, most = 130, 100
+    main = [calls(*[spawns(f"Look {n}.") for n in range(many)]), calls(DRAIN), says("Done.")]
+    model = slow(world, main, [says('"\n' * 5_000)] * many)
+    model.ends = many
+    async with world.open(driver=model) as house:
+        run = await house.ask("Go.", agent="main")
+        await quiet(house)
+        (rows,) = await updates(house, run)
+        assert sum(row["delivery"] == "delivered" for row in rows) == most
+        assert sum(row["delivery"] == "pending" for row in rows) == many - most
+        assert all("characters left out" in row["summary"] for row in rows)
+        notices = [each for each in await house.entries(run) if isinstance(each, Notice)]
+        assert len(notices) == many - most
         assert {each.state for each in await outbox(house)} == {Delivered.DELIVERED}

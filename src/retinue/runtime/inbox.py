@@ -21,16 +21,18 @@ def rows(deliveries: list[Delivery], tx: Tx) -> list[Row]:
     return [(run, each) for each in deliveries if (run := tx.run(each.run)) is not None]
 
 
-async def drained(session: str, ports: Ports, *, by: str) -> list[Row]:
-    """What was to be announced is taken instead, and is not announced any more. The same taker may come again, after a
-    crash, and gets what it took. What an open call waits for stays that call's."""
-    pending = await ports.ledger.look(
-        lambda tx: tx.deliveries(session=session, state=[Delivered.PENDING], answers=False)
-    )
-    await heard(pending, ports, by=by)
+async def drained(session: str, ports: Ports, *, by: str, most: int) -> list[Row]:
+    """What was to be announced is taken instead, the oldest first, and is not announced any more. The same taker may
+    come again, after a crash, and gets what it took. What an open call waits for stays that call's."""
 
-    def step(tx: Tx) -> list[Row]:
-        taken = tx.deliveries(session=session, state=[Delivered.DELIVERED], answers=False)
-        return rows([each for each in taken if each.taken_by == by], tx)
+    def pending(tx: Tx) -> list[Delivery]:
+        return tx.deliveries(session=session, state=[Delivered.PENDING], answers=False, limit=most)
 
-    return await ports.ledger.look(step)
+    def taken(tx: Tx) -> list[Row]:
+        told = tx.deliveries(session=session, state=[Delivered.DELIVERED], answers=False)
+        return rows([each for each in told if each.taken_by == by], tx)
+
+    if before := await ports.ledger.look(taken):
+        return before
+    await heard(await ports.ledger.look(pending), ports, by=by)
+    return await ports.ledger.look(taken)

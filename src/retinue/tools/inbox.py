@@ -11,8 +11,11 @@ from retinue.runtime.inbox import Row, drained, waiting
 from retinue.tools.define import tool
 from retinue.tools.doors.shape import said
 
+MAX_ROWS = 100
+"""That are taken at once; and that are shown of those that are not."""
 MAX_SUMMARY = 20_000
-"""Characters of one result that are shown; the whole stands in its transcript."""
+MAX_WORDS = 100_000
+"""Characters of one result, and of all together, that are shown; the whole stands in their transcripts."""
 
 
 @tool(effect=Effect.READ, category="agents", looks=True)
@@ -25,15 +28,17 @@ async def inbox(
     ports = call.ports
     if ports is None:
         raise Failed("there is no session to look from")
-    taken = await drained(call.session.id, ports, by=call.id) if drain else []
+    taken = await drained(call.session.id, ports, by=call.id, most=MAX_ROWS) if drain else []
     rest = await ports.ledger.look(lambda tx: waiting(call.session.id, tx))
-    return said(updates=[_shown(row) for row in (*rest, *taken)])
+    rows = [*rest[:MAX_ROWS], *taken]
+    room = min(MAX_SUMMARY, MAX_WORDS // max(1, len(rows)))
+    return said(updates=[_shown(row, room) for row in rows], more=max(0, len(rest) - MAX_ROWS) or None)
 
 
-def _shown(row: Row) -> dict[str, Any]:
+def _shown(row: Row, room: int) -> dict[str, Any]:
     """A child's words are data: the JSON string holds them, and what looks like another speaker in them is marked."""
     facts = as_json(*row)
     for name in ("summary", "error", "label"):
         if facts[name] is not None:
-            facts[name] = harmless(capped(facts[name], MAX_SUMMARY))
+            facts[name] = harmless(capped(facts[name], room))
     return {name: fact for name, fact in facts.items() if fact is not None}
