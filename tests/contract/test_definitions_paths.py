@@ -7,8 +7,9 @@ from hypothesis import strategies as st
 from retinue.domain.agent import Paths
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE
 from retinue.errors import BadDefinition
+from retinue.store import strict_yaml
 from retinue.store.definitions import parse_preset
-from retinue.store.frontmatter import split, with_paths
+from retinue.store.frontmatter import split, with_paths, with_prompt
 
 SEED = Paths(read=("/path/to/project/**",), write=DEFAULT_WRITE, deny=DEFAULT_DENY)
 SECTION = """\
@@ -110,3 +111,21 @@ def test_half_a_front_matter_is_an_error(text: str):
 )
 def test_front_matter_ends_at_the_first_line_of_dashes(text: str, parts: tuple[str, str]):
     assert split(text, "x") == parts
+
+
+@pytest.mark.parametrize(
+    "front",
+    [
+        "name: a\nsystem_prompt: Old words.\nmodel: x\n",
+        "name: a\nprompt: |\n  Old words.\n\n  More of them.\nmodel: x\n",
+        "name: a\n'systemPrompt': >-\n  Old\n  words.\nmodel: x\n",
+        "name: a\r\ninstructions: Old words.\r\nmodel: x\r\n",
+        "name: a\nmodel: x\n",
+    ],
+)
+def test_another_system_message_takes_the_place_of_the_one_that_was_there(front: str):
+    """Shows: B014, E008."""
+    said = with_prompt(f"---\n{front}---\n", "New words.")
+    fields, body = split(said)
+    assert (body, "Old" in said, "More" in said) == ("New words.\n", False, False)
+    assert strict_yaml.load(fields.replace("\r\n", "\n"), "x") == {"name": "a", "model": "x"}

@@ -14,6 +14,11 @@ _PATHS = re.compile(
     r"(?:(?:[ \t]*(?:\#.*)?\r?\n)*(?:[ \t]+[^\s\#]|-[ \t]).*(?:\n|\Z))*",  # deeper lines, with what stands between them
     re.MULTILINE,
 )
+_PROMPT = re.compile(
+    r"""^(?P<quote>["']?)(?:prompt|systemPrompt|system_prompt|system|instructions)(?P=quote)[ ]*:.*(?:\n|\Z)"""
+    r"(?:(?:[ \t]*(?:\#.*)?\r?\n)*[ \t]+\S.*(?:\n|\Z))*",
+    re.MULTILINE,
+)
 _CLOSING = re.compile(r"^---[ \t]*\r?$", re.MULTILINE)
 
 
@@ -48,9 +53,10 @@ def with_paths(text: str, paths: Paths, where: str = "the definition") -> str:
 
 
 def with_prompt(text: str, prompt: str, where: str = "the definition") -> str:
-    """The same front matter to the letter, and another system message below it."""
-    _, body = split(text, where)
-    return f"{text.removesuffix(body)}{prompt}\n"
+    """The same front matter to the letter, and another system message below it; one that stands in a field goes."""
+    front, body = split(text, where)
+    head = text.removesuffix(body)
+    return f"{head.replace(front, _PROMPT.sub('', front), 1) if front else head}{prompt}\n"
 
 
 def _spliced(text: str, paths: Paths, where: str) -> str:
