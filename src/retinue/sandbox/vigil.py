@@ -38,7 +38,7 @@ _places = BoundedSemaphore(AT_ONCE)
 def attend(before: Before, folders: Mapping[str, Held], end: Callable[[], None]) -> Aftermath:
     """Begins the vigil, in a thread of its own, and gives what ends it and says what was taken away. Where none can be
     kept, things are put right when the command has ended, as ever."""
-    if not _obeyed_patterns(before.scope) or not _places.acquire(blocking=False):
+    if not before.writable or not _obeyed_patterns(before.scope) or not _places.acquire(blocking=False):
         return nothing_left
     try:
         vigil = _Vigil(before, folders, end)
