@@ -181,10 +181,11 @@ async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_fold
     async with family(world, [calls(wish)], [calls(("ponder", "{}"))], tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="main")
 
-        async def begun() -> bool:
-            return len(await all_runs(house)) > 1
+        async def at_work() -> bool:
+            started = any(each.kind == "tool.started" and each.agent == "helper" for each in house.events)
+            return started and (await house.now(run)).status is Status.WAITING
 
-        await soon(begun)
+        await soon(at_work)
     (world.workspace / "sub").rmdir()
     gate.set()
     async with family(world, [says("Done.")], [says("Yes.")], tools=[gated(gate)]) as house:
