@@ -40,6 +40,10 @@ def with_child(lines: list[str]) -> bool:
     return any("researcher#2 running" in line for line in lines)
 
 
+def alone(lines: list[str]) -> bool:
+    return len(lines) == 1 and lines[0].startswith("general#1 running")
+
+
 def began(process: Any, house: Any, eventually: Any, count: int) -> None:
     """Once a command works here there is one owner more."""
     owners = Path(house.env["RETINUE_HOME"]) / "owners"
@@ -150,6 +154,22 @@ def test_a_terminal_shows_the_tree_of_another_process(house: Any, tree: list[dic
     assert "researcher#2 running" in lines[-4]
     assert lines[-1].startswith("general#1 waiting")
     opened(house)
+    assert screen.left()[0] == 0
+    assert screen.look() == ["They know."]
+
+
+def test_what_another_process_did_meanwhile_is_seen_in_place(house: Any, eventually: Any):
+    """Shows: A072."""
+    (house.folder / "again").touch()
+    held = {"tools": [{"tool": "hold", "args": {"name": "again"}}]}
+    house.plays(TREE | {"general": [TREE["general"][0], held, "They know."]})
+    house.started("run", "ask")
+    parent = eventually(lambda: [run for run in house("runs", "list", "--json").json if len(run["children"])])
+    screen = house.on_terminal("wait", parent[0]["run_id"], **PLAIN)
+    screen.shows(with_child)
+    opened(house)
+    screen.shows(alone)
+    (house.folder / "again").unlink()
     assert screen.left()[0] == 0
     assert screen.look() == ["They know."]
 

@@ -64,7 +64,7 @@ def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done
     house.plays(
         {
             "general": [hands_on(HANDED_ON), "They know."],
-            "researcher": [holds("gate", "gate"), holds("again"), {"text": "Found.", "delay": 2}],
+            "researcher": [holds("gate", "gate"), holds("again"), {"text": "Found.", "delay": 4}],
         }
     )
     screen = house.on_terminal("run", "ask", **PLAIN)
