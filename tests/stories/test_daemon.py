@@ -106,3 +106,26 @@ async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start
         await until(lambda: not Path(f"/proc/{daemon['pid']}").exists())
         shown = (await machine("runs", "show", left["run_id"], "--json")).json
     assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
+
+
+async def test_an_answer_to_a_daemons_agent_is_given_and_left_to_the_daemon(machine: Any):
+    """Its tree waits for a second answer at once: whoever gave the first is not kept waiting for it."""
+    machine.agent("asker", body="You ask.")
+    machine.agent("boss", body="You hand on.")
+    writes = [calls(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
+
+    def script(asked: Any) -> Any:
+        if "You ask." in asked.body["messages"][0]["content"]:
+            return [*writes, reply("Both are written, as I was told.")][asked.turns]
+        return [calls(("agent", {"agent_name": "asker", "task_prompt": "Write."})), reply("Done.")][
+            asked.turns
+        ]
+
+    async with machine.serving(script):
+        left = (await machine("run", "--background", "--agent", "boss", "--json", "Go.")).json
+        for _ in range(2):
+            while not (waiting := (await machine("approvals", "list", "--json")).json):  # noqa: ASYNC110  (the same)
+                await asyncio.sleep(0.1)
+            assert (await machine("approvals", "answer", waiting[0]["id"], "allow", "--json")).code == 0
+        assert (await ended(machine, left["run_id"]))["status"] == "done"
+        await stopped(machine)

@@ -97,9 +97,10 @@ async def _carried_on(app: App, terminal: Terminal, run: Run) -> int:
 
 
 async def _those_above(app: App, terminal: Terminal, run: Run) -> int:
-    """Whoever waited for the run that was answered goes on here too, if nobody else works it."""
+    """Whoever waited for the run that was answered goes on here too, if nobody else works it: a daemon's tree may wait
+    for the next answer, and nobody here would see it end."""
     top = await app.find_run(run.root)
-    if run.root == run.id or not top.status.live:
+    if run.root == run.id or not top.status.live or (app.lives(top) and not await app.works(top)):
         return 0
     top = await app.wait(top.id)
     terminal.note(f"{top.agent}: {top.status}" + (f": {one_line(top.text, 120)}" if top.text else ""))
