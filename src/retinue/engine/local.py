@@ -122,6 +122,8 @@ class LocalEngine:
             await asyncio.wait(self._tasks.values(), timeout=seconds)
 
     def _drive(self, run_id: str) -> None:
+        if self._closed:
+            return  # born in the last moment: the next start takes it up
         self._sweeps.fewer()
         self._tasks[run_id] = asyncio.create_task(self._driven(run_id), name=f"run-{run_id}")
 
