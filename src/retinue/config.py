@@ -74,6 +74,8 @@ class Config:
     schedules: tuple[Any, ...] = ()
     channels: Mapping[str, Any] = field(default_factory=dict[str, Any])
     providers: Providers = Providers()
+    keeps: bool = True
+    """False: the home is one for this process alone, and goes with it. No file says this."""
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where a definition's `api_key_env` is looked up."""
 

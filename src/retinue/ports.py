@@ -465,6 +465,8 @@ class Ports:
     """A preset's text with another system message, its fields to the letter."""
     subagents: Subagents
     """What holds for agents that other agents start."""
+    keeps: bool = True
+    """Whether conversations outlive this process."""
     owner: str
     alive: Callable[[str], bool]
     """Whether the process of this name lives."""

@@ -113,3 +113,18 @@ async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine
     told = Path(ran.json["path"]).read_text()
     assert told.count('{"status":"error","error":"') == len(wrong)
     assert not (Path(ran.json["path"]).parent / "agents").exists()
+
+
+async def test_a_conversation_that_nobody_keeps_leaves_no_file_and_has_no_child_of_its_own(machine: Any):
+    """Shows: A011, A012, A065."""
+    wish = {"preset": "general", "description": "look", "prompt": "Look."}
+    script = [calls(("PersistentAgent", wish)), reply("Alone, then.")]
+    machine.configured(approvals="auto")
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--forget", "--json", "Go.")
+        assert (ran.code, ran.json["text"], ran.json["children"]) == (0, "Alone, then.", [])
+        (result,) = [each for each in server.requests[1].messages if each["role"] == "tool"]
+        assert result["content"] == "PersistentAgent requires parent persistent session"
+        assert not Path(ran.json["path"]).exists()
+        assert (await machine("sessions", "list", "--json")).json == []
+        assert (await machine("runs", "history", "--json")).json == []

@@ -117,6 +117,7 @@ class App(Sessions, Rights, Inbox, Steering):
             with_paths=with_paths,
             with_prompt=with_prompt,
             subagents=config.subagents,
+            keeps=config.keeps,
             owner=self._owner.id,
             alive=self._owner_is_alive,
             redact=redact,

@@ -2,8 +2,10 @@
 
 import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from retinue.app.application import App
 from retinue.app.wiring import Question, nobody
@@ -21,9 +23,11 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
     config: Config | None = None,
     ask: Question | None = None,
     approvals: str | None = None,
+    keeps: bool = True,
 ) -> AsyncGenerator[App]:
     """An application on this machine's files. `ask` puts a tool's question to a person; `approvals` (ask, auto, deny)
-    says for this program what happens to a call that needs a person's yes."""
+    says for this program what happens to a call that needs a person's yes. Without `keeps` nothing of what is said
+    outlives it."""
     settings = config or load(
         os.environ if env is None else env, home=None if home is None else os.fspath(home)
     )
@@ -31,9 +35,12 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
         if approvals not in APPROVALS:
             raise Usage(f"approvals is {approvals!r}; it can be {', '.join(APPROVALS)}")
         settings = replace(settings, approvals=approvals)
-    app = App(settings, tools, ask or nobody)
-    try:
-        await app.sweep()
-        yield app
-    finally:
-        await app.close()
+    with nullcontext() if keeps else TemporaryDirectory(prefix="retinue-") as place:
+        if place is not None:
+            settings = replace(settings, home=Path(place), keeps=False)
+        app = App(settings, tools, ask or nobody)
+        try:
+            await app.sweep()
+            yield app
+        finally:
+            await app.close()

@@ -10,7 +10,7 @@ from retinue.domain.run import Run, Status, as_json
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
 from retinue.errors import NotFound, RetinueError, Usage
-from retinue.surfaces.cli.command import exit_code, on_app
+from retinue.surfaces.cli.command import FORGETTING, exit_code, on_app
 from retinue.surfaces.cli.follow import ending, followed
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.prompt import Prompt
@@ -26,6 +26,7 @@ GREETING = "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves."
 @click.argument("session", required=False)
 @click.option("--agent", metavar="A", help="Whom to talk with; general when nobody is named.")
 @click.option("--model", metavar="M", help="The model, as driver:model.")
+@FORGETTING
 @on_app(quiet=True)
 async def chat(
     app: App, terminal: Terminal, session: str | None, agent: str | None, model: str | None

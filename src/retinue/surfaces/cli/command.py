@@ -36,6 +36,21 @@ def exit_code(run: Run) -> int:
     return EXIT_CODES.get(run.status, 1)
 
 
+FORGET = "retinue.forget"
+
+
+def _forgets(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click's shape)
+    ctx.meta[FORGET] = value
+
+
+FORGETTING = click.option(
+    "--forget",
+    is_flag=True,
+    expose_value=False,
+    callback=_forgets,
+    help="Keep nothing: no session and no run is left when the command ends.",
+)
+
 Work = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]
 
 
@@ -51,7 +66,9 @@ def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
 
             async def performed() -> int:
                 person = Person(terminal=terminal)
-                async with application.open(home=meta.get("retinue.home"), ask=person.answerer()) as app:
+                async with application.open(
+                    home=meta.get("retinue.home"), ask=person.answerer(), keeps=not meta.get(FORGET)
+                ) as app:
                     app.operator.tell = functools.partial(terminal.note, colour="33")
                     code = await work(app, terminal, *args, **kwargs)
                     if not quiet:

@@ -9,7 +9,7 @@ import click
 from retinue.app import App
 from retinue.domain.run import as_json
 from retinue.errors import Usage
-from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.command import FORGETTING, on_app
 from retinue.surfaces.cli.follow import followed, reported
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.terminal import Terminal
@@ -52,6 +52,7 @@ THINKING = click.option(
 @LABEL
 @TIMEOUT
 @THINKING
+@FORGETTING
 @click.option("--background", is_flag=True, help="Leave it to the daemon, which is started if none is there.")
 @on_app(quiet=True)
 async def run(
@@ -78,6 +79,8 @@ async def _left_to_the_daemon(app: App, terminal: Terminal, task: str | None, **
     from retinue import remote  # noqa: PLC0415  (only here is there a daemon)
     from retinue.surfaces.cli.serve import ready  # noqa: PLC0415  (the same)
 
+    if not app.config.keeps:
+        raise Usage("--background and --forget exclude each other: what nobody keeps ends with this command")
     daemon = await ready(app.config.home, until_idle=True)
     left = await app.start(task, owner=daemon["owner"], **wishes)
     await remote.told(app.config.home, "look")

@@ -49,7 +49,7 @@ async def persistent_agent(
     """Hand a piece of work to another agent, which works in a conversation of its own and answers when it is done. Use it
     for work that stands alone and would fill this conversation with detail. Its answer is everything it said."""
     ports = call.ports
-    if ports is None:
+    if ports is None or not ports.keeps:
         raise Failed(NO_PARENT)
     if not prompt.strip():
         raise Failed("the prompt is empty: say what the agent is to do")
