@@ -39,7 +39,7 @@ def exit_code(run: Run) -> int:
 FORGET = "retinue.forget"
 
 
-def _forgets(ctx: click.Context, _param: click.Parameter, value: bool) -> None:  # noqa: FBT001  (click's shape)
+def _forgets(ctx: click.Context, _param: click.Parameter, value: bool) -> None:
     ctx.meta[FORGET] = value
 
 
