@@ -1,7 +1,7 @@
 """Exits: the tools by which alone an agent ends its run, where its definition names some, as the transcript tells them."""
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
@@ -39,9 +39,7 @@ def section(exits: Sequence[str]) -> str:
 def nudges(run: str, entries: Sequence[Entry]) -> int:
     """How often in a row it was sent back: a call, or a person's words, begin the count anew."""
     count = 0
-    for entry in reversed(entries):
-        if entry.run != run:
-            continue
+    for entry in _latest(run, entries):
         if isinstance(entry, Called | Returned) or _by_person(entry):
             break
         count += isinstance(entry, Notice) and entry.kind == NUDGE
@@ -50,17 +48,17 @@ def nudges(run: str, entries: Sequence[Entry]) -> int:
 
 def parked(run: str, entries: Sequence[Entry]) -> bool:
     """Whether it waits for a person, and nothing has come since."""
-    last = next((entry for entry in reversed(entries) if entry.run == run), None)
+    last = next(_latest(run, entries), None)
     return isinstance(last, Notice) and last.kind == PARKED
 
 
 def turns(run: str, entries: Sequence[Entry]) -> int:
     """The run's replies since a person last said how to go on."""
     count = 0
-    for entry in reversed(entries):
-        if entry.run == run and _by_person(entry):
+    for entry in _latest(run, entries):
+        if _by_person(entry):
             break
-        count += entry.run == run and isinstance(entry, Said) and entry.by == "agent"
+        count += isinstance(entry, Said) and entry.by == "agent"
     return count
 
 
@@ -99,9 +97,14 @@ def words(called: Called, returned: Returned) -> str:
     return "\n".join((*said, *options))
 
 
+def _latest(run: str, entries: Sequence[Entry]) -> Iterator[Entry]:
+    """The run's own entries, the newest first, and what a person typed into the file meanwhile: that names no run."""
+    return (entry for entry in reversed(entries) if entry.run in (run, ""))
+
+
 def _by_person(entry: Entry) -> bool:
     """Words that a person gave a run on its way: the task itself has the run's own id."""
-    return isinstance(entry, Said) and entry.by == "user" and bool(entry.run) and entry.id != entry.run
+    return isinstance(entry, Said) and entry.by == "user" and entry.id != entry.run and not entry.origin
 
 
 def _arguments(text: str) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from retinue.domain.approval import Answer, Approval, State
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import Said
 from retinue.errors import NotFound, Refused, RetinueError, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE, Stirred, closed, rouse
+from retinue.runtime.desk import Desk
 from retinue.runtime.recover import unanswered
 from retinue.runtime.telling import told
 
@@ -220,24 +220,17 @@ async def answered(
 
 
 async def _told(parked: Run, session: Session, text: str | None, ports: Ports) -> timedelta:
-    """The words become an entry of the run. The time it took until they came is not the run's; a stamp that a person has
-    changed says nothing of it."""
+    """The words become an entry of the run; typed ones do when it goes on. The time it took until they came is not the
+    run's; a stamp that a person has changed says nothing of it."""
+    now = ports.chance.now()
     async with ports.store.open(session) as talk:
         since = next((entry.at for entry in reversed(talk.entries) if entry.run == parked.id), "")
-        words = talk.typed() if text is None else text
-        if not words.strip():
+        if text is not None:
+            await talk.append(Desk(parked, ports).heard(ports.redact(text)))
+        elif not talk.typed().strip():
             raise Usage(
                 f"run {parked.id} waits for a person: say how to go on, or type it at the end of {parked.path}"
             )
-        now = ports.chance.now()
-        said = Said(
-            id=ports.chance.entry_id(),
-            by="user",
-            text=ports.redact(words),
-            at=iso_seconds(now),
-            run=parked.id,
-        )
-        await (talk.take_typed(said) if text is None else talk.append(said))
     try:
         return max(timedelta(), now - datetime.fromisoformat(since))
     except (ValueError, TypeError):

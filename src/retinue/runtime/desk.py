@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from retinue.domain.run import Run, iso_seconds
-from retinue.domain.transcript import Called, Notice, Returned
+from retinue.domain.transcript import Called, Notice, Returned, Said
 from retinue.ports import Conversation, Ports
 from retinue.runtime.recover import unanswered
 from retinue.runtime.telling import told
@@ -24,6 +24,11 @@ class Desk:
 
     def notice(self, kind: str, text: str) -> Notice:
         return Notice(id=self.ports.chance.entry_id(), kind=kind, text=text, at=self.at(), run=self.run.id)
+
+    def heard(self, words: str) -> Said:
+        """What a person says to the run on its way."""
+        at = self.at()
+        return Said(id=self.ports.chance.entry_id(), by="user", text=words, at=at, run=self.run.id)
 
     def returned(self, called: Called, text: str) -> Returned:
         """The answer to a call that was not made, or came to nothing."""

@@ -59,10 +59,13 @@ class Leaving:
 
     async def again(self, talk: Conversation, *, struck: bool) -> Outcome | None:
         """What a run that is taken up again had come to: it has left already, or waits for a person, unless that person
-        has interrupted it."""
+        has interrupted it, or typed into the file how to go on."""
         entries = self._all(talk)
         if exits.parked(self._desk.run.id, entries) and not struck:
-            return FOR_A_PERSON
+            if not (typed := talk.typed()).strip():
+                return FOR_A_PERSON
+            await talk.take_typed(self._desk.heard(typed))
+            return None
         if (left := exits.left_by(self._desk.run.id, self._exits, entries)) is None:
             return None
         await talk.append(*self._desk.unmade(talk, f"{left[0].tool} had ended the run"))

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from retinue.app import App
 from retinue.domain.event import Event
-from retinue.domain.run import Run, Status, as_json
+from retinue.domain.run import Run, Status, Waiting, as_json
 from retinue.domain.transcript import Called, Entry, Notice, Said
 from retinue.surfaces.cli.command import exit_code
 from retinue.surfaces.cli.person import Person, interrupts
@@ -76,6 +76,9 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
         terminal.note(
             f"approval {each} waits: retinue approvals show {each}, then {answer} (or deny)", colour="33"
         )
+    for each in await family(app, [run]):
+        if each.waiting_for is Waiting.PERSON:
+            terminal.note(spoken_to(each), colour="33")
     if run.status is not Status.DONE:
         terminal.note(ending(run), colour="31")
     if not terminal.json:
@@ -89,6 +92,11 @@ def ending(run: Run) -> str:
         return f"run {run.id} waits for {run.waiting_for or 'something'}, and nobody here can give it"
     reason = f" ({run.reason})" if run.reason else ""
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
+
+
+def spoken_to(run: Run) -> str:
+    """What a person does about a run that waits for their words."""
+    return f"{run.agent} waits for a person: retinue send {run.slug} TEXT goes on with it"
 
 
 class Follower:
@@ -129,7 +137,7 @@ class Follower:
         self.progress.hear(event)
 
     def finish(self, runs: Sequence[Run]) -> None:
-        """Words that never came in pieces are shown whole."""
+        """Words that never came in pieces are shown whole: those of an exit never do."""
         self._guarded(lambda: self._last(runs))
 
     def added(self, entry: Entry) -> None:
@@ -151,7 +159,7 @@ class Follower:
     def _last(self, runs: Sequence[Run]) -> None:
         self._tell_turn()
         for run in runs:
-            if run.text and (self.several or not self.said):
+            if run.text and (self.several or run.exit or not self.said):
                 self._words(run.text)
                 self._end_line()
         self._end_line()

@@ -6,13 +6,15 @@ from datetime import UTC, datetime
 import click
 
 from retinue.app import App
-from retinue.domain.run import Run, as_json, as_json_in_full
+from retinue.domain.run import Run, Waiting, as_json, as_json_in_full
 from retinue.surfaces.cli.command import exit_code, on_app
+from retinue.surfaces.cli.follow import spoken_to
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.person import Person, interrupts
 from retinue.surfaces.cli.progress import Progress
 from retinue.surfaces.cli.shapes import RUN_COLUMNS
 from retinue.surfaces.cli.stay import ended, family
+from retinue.surfaces.cli.stopping import detach_run, interrupt_run
 from retinue.surfaces.cli.terminal import Column, Terminal, one_line
 from retinue.surfaces.cli.tree import about, counted, in_order, names, span
 
@@ -93,6 +95,10 @@ async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
     terminal.facts(as_json(stopped))
 
 
+runs.add_command(interrupt_run)
+runs.add_command(detach_run)
+
+
 @runs.command("resume")
 @click.argument("run", required=False)
 @on_app(quiet=True)
@@ -125,9 +131,11 @@ def in_words(run: Run, relatives: Sequence[Run], approvals: Sequence[str]) -> li
         f"Asked for by {by}: {one_line(run.ask.task or '', 400)}",
         f"Label: {run.ask.label}" if run.ask.label else "",
         f"{counted(run.turns, 'turn')}, {counted(run.tool_calls, 'tool call')}, {tokens}{model}",
+        f"Ended by {run.exit}" if run.exit else "",
         f"Last words: {one_line(run.text, 400)}" if run.text else "",
         f"Error: {one_line(run.error, 400)}" if run.error else "",
         *(f"Waits for approval {each}: retinue approvals show {each}" for each in approvals),
+        spoken_to(run) if run.waiting_for is Waiting.PERSON else "",
         *(
             f"{'  ' * depth}{called[each.id]} {_state(each)}: {about(each)} ({each.id})"
             for depth, each in _below(run, relatives)

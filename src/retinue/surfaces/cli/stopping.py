@@ -1,0 +1,39 @@
+"""Less than cancelling: hear what a run has come to, or send it into the background."""
+
+import click
+
+from retinue.app import App
+from retinue.domain.run import as_json
+from retinue.surfaces.cli.command import on_app
+from retinue.surfaces.cli.options import Command
+from retinue.surfaces.cli.terminal import Terminal
+
+
+@click.command("interrupt", cls=Command)
+@click.argument("run")
+@on_app(quiet=True)
+async def interrupt_run(app: App, terminal: Terminal, run: str) -> None:
+    """Let a run end with a summary of what it has come to, whichever process works it.
+
+    What it is saying is cut off, a tool that runs is let finish, and those it asked for sum up first. A run that never
+    began is cancelled.
+    """
+    stopped = await app.interrupt(run)
+    if stopped.status.live:
+        stopped = await app.wait(stopped.id)
+    terminal.facts(as_json(stopped))
+
+
+@click.command("detach", cls=Command)
+@click.argument("run")
+@on_app(quiet=True)
+async def detach_run(app: App, terminal: Terminal, run: str) -> None:
+    """Let a run that a call waits for go on in the background.
+
+    Whoever asked for it goes on at once, and hears of the result when it is there.
+    """
+    detached = await app.detach(run)
+    if (asker := detached.ask.parent_run) is not None and (await app.find_run(asker)).owner == app.owner:
+        await app.wait(asker)  # nobody else works it: it goes on here
+        detached = await app.find_run(detached.id)
+    terminal.facts(as_json(detached))

@@ -1,0 +1,173 @@
+"""A person and a run on its way, seen from outside: it is heard, sent away, stopped, or told how to go on."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import Any
+
+from retinue.testing.replies import Answer, calls, reply, silence
+
+HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
+SAYS = "These words are heard, and then no more of them. " * 20
+
+
+def of_helper(asked: Any) -> bool:
+    return "You help." in asked.body["messages"][0]["content"]
+
+
+async def live(machine: Any, count: int) -> list[str]:
+    """The ids of the live runs, the oldest first, once there are so many."""
+    async with machine.open() as app:
+        while len(found := await app.runs(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
+            await asyncio.sleep(0.01)
+    return sorted(run.id for run in found)
+
+
+async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_run(machine: Any):
+    """Shows: D050, D052, T16, M20."""
+    machine.agent("coder", "exits: [submit_for_review, ask_for_help]\n", "You code.\n")
+    leaves = calls(("submit_for_review", {"summary": "Built and tested."}))
+    async with machine.serving([*[reply("All done.")] * 4, leaves]) as server:
+        ran = await machine("run", "--json", "--agent", "coder", "Build it.")
+        assert (ran.code, ran.json["status"], ran.json["waiting_for"]) == (6, "waiting", "person")
+        assert ran.json["reason"] is None
+        assert f"retinue send {ran.json['slug']} TEXT" in ran.err
+        assert {"submit_for_review", "ask_for_help"} <= set(machine.tools(server.requests[0]))
+        assert "approve" not in machine.tools(server.requests[0])
+        words = await machine("runs", "show", ran.json["run_id"])
+        assert "coder waits for a person" in words.out
+        again = await machine("send", ran.json["slug"], "Submit it, then.")
+        assert again.code == 0
+        assert again.out == "Built and tested.\n"
+        shown = (await machine("runs", "show", "--json", ran.json["run_id"])).json
+        assert (shown["status"], shown["exit"], shown["text"]) == (
+            "done",
+            "submit_for_review",
+            "Built and tested.",
+        )
+        assert shown["evidence"] == {"tool_calls": 1, "no_work": True}
+        assert "Ended by submit_for_review" in (await machine("runs", "show", ran.json["run_id"])).out
+        assert len((await machine("runs", "history", "--json")).json) == 1
+    assert machine.words(server.requests[4])[-1] == "Submit it, then."
+    told = Path(ran.json["path"]).read_text()
+    assert told.count("Your work does not end with words") == 3
+
+
+async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: Any):
+    """Shows: D052."""
+    machine.agent("coder", "exits: [ask_for_help]\nmax_turns: 1\n", "You code.\n")
+    asks = calls(("ask_for_help", {"message": "Which port?"}))
+    async with machine.serving([reply("Done."), asks]) as server:
+        ran = await machine("run", "--json", "--agent", "coder", "Build it.")
+        assert (ran.code, ran.json["waiting_for"], ran.json["turns"]) == (6, "person", 1)
+        empty = await machine("run", "--session", ran.json["slug"])
+        assert (empty.code, "say how to go on" in empty.err) == (2, True)
+        file = Path(ran.json["path"])
+        file.write_text(file.read_text() + "Ask if you must.\n")
+        again = await machine("run", "--json", "--session", ran.json["slug"])
+        assert (again.code, again.json["run_id"], again.json["text"]) == (
+            0,
+            ran.json["run_id"],
+            "Which port?",
+        )
+    assert machine.words(server.requests[1])[-1] == "Ask if you must."
+
+
+async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: Any):
+    machine.agent("coder", "exits: [submit]\n", "You code.\n")
+    async with machine.serving([]) as server:
+        ran = await machine("run", "--agent", "coder", "Build it.")
+        assert (ran.code, len(server.requests)) == (1, 0)
+        assert "coder names the exit 'submit', and there is no such tool" in ran.err
+
+
+async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summary(machine: Any):
+    """Shows: L009."""
+    script = [silence(after=600, answer=reply(SAYS)), reply("In short: nothing yet.")]
+    async with machine.serving(script) as server:
+        begun = await machine.started("run", "--json", "Talk.")
+        await machine.asked(1)
+        (run,) = await live(machine, 1)
+        ended = await machine("runs", "interrupt", "--json", run)
+        assert (ended.code, ended.json["status"], ended.json["reason"]) == (0, "cancelled", "interrupted")
+        assert ended.json["text"] == "In short: nothing yet."
+        out, _ = await begun.communicate()
+        assert (begun.returncode, b"In short: nothing yet." in out) == (5, True)
+        await asyncio.wait_for(server.hung_up.wait(), 10)
+    told = Path(ended.json["path"]).read_text()
+    assert "These wo" in told
+    assert "A person interrupts you" in told
+
+
+async def test_those_a_run_waits_for_are_interrupted_with_it(machine: Any):
+    """Shows: L009, B023."""
+    machine.configured(approvals="auto")
+    machine.agent("helper", "", "You help.\n")
+
+    def script(asked: Any) -> Answer:
+        interrupted = "A person interrupts you" in str(asked.body["messages"][-1]["content"])
+        if of_helper(asked):
+            return reply("I had looked at a.") if interrupted else silence(after=600, answer=reply(SAYS))
+        return reply("The helper had looked at a.") if interrupted else calls(HAND_ON)
+
+    async with machine.serving(script):
+        begun = await machine.started("run", "Where is x?")
+        top, child = await live(machine, 2)
+        ended = await machine("runs", "interrupt", "--json", top)
+        assert (ended.json["reason"], ended.json["text"]) == ("interrupted", "The helper had looked at a.")
+        shown = (await machine("runs", "show", "--json", child)).json
+        assert (shown["status"], shown["reason"], shown["text"]) == (
+            "cancelled",
+            "interrupted",
+            "I had looked at a.",
+        )
+        await begun.communicate()
+        assert begun.returncode == 5
+
+
+async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine: Any):
+    """Shows: L011."""
+    machine.configured(approvals="auto")
+    machine.agent("helper", "", "You help.\n")
+    gate = asyncio.Event()
+    main = [calls(HAND_ON), reply("It goes on without me."), reply("It is here.")]
+
+    async def script(asked: Any) -> Answer:
+        if not of_helper(asked):
+            return main.pop(0)
+        await gate.wait()
+        return reply("x is in a.")
+
+    async with machine.serving(script):
+        begun = await machine.started("run", "--json", "Where is x?")
+        _, child = await live(machine, 2)
+        await machine.asked(2)
+        detached = await machine("runs", "detach", "--json", child)
+        assert (detached.code, detached.json["status"]) == (0, "running")
+        await machine.asked(3)
+        again = await machine("runs", "detach", child)
+        assert (again.code, "in the background already" in again.err) == (3, True)
+        gate.set()
+        out, _ = await begun.communicate()
+        assert (begun.returncode, b'"It is here."' in out) == (0, True)
+        shown = (await machine("runs", "show", "--json", child)).json
+        assert (shown["status"], shown["delivery"]["state"]) == ("done", "delivered")
+
+
+async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_models(machine: Any):
+    """Shows: B049, K01."""
+    machine.configured(approvals="auto")
+    machine.agent("helper", "", "You help.\n")
+
+    def script(asked: Any) -> Answer:
+        return silence(after=600, answer=reply(SAYS)) if of_helper(asked) else calls(HAND_ON, HAND_ON)
+
+    async with machine.serving(script) as server:
+        begun = await machine.started("run", "Where is x?")
+        await machine.asked(3)
+        begun.send_signal(signal.SIGINT)
+        await begun.communicate()
+        assert begun.returncode == 5
+        ended = (await machine("runs", "history", "--json")).json
+        assert [(run["status"], run["reason"]) for run in ended] == [("cancelled", "user_cancel")] * 3
+        await asyncio.wait_for(server.hung_up.wait(), 10)
