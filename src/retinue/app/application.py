@@ -1,12 +1,9 @@
 """What every surface speaks to: run, send, wait, cancel, list, show."""
 
-import os
 import traceback
 from collections.abc import Callable, Generator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
 from typing import Any
 
 from retinue.app.commands import Commands, loosest
@@ -18,39 +15,33 @@ from retinue.app.doctor import (
     the_machine,
     the_sandbox,
 )
+from retinue.app.giving import Giving
 from retinue.app.inbox import Inbox
 from retinue.app.log import log_line
+from retinue.app.looking import Looking
 from retinue.app.operator import Operator
-from retinue.app.rights import DEFAULT_AGENT, Rights
-from retinue.app.sessions import LIVE, Sessions
+from retinue.app.rights import Rights
+from retinue.app.sessions import Sessions
 from retinue.app.steering import Steering
 from retinue.app.vacancy import vacate, workplaces
-from retinue.app.wiring import Question, check_model, drivers_of, models, orders, tool_table
+from retinue.app.wiring import Question, drivers_of, models, orders, tool_table
 from retinue.config import Config
-from retinue.domain.agent import Agent
 from retinue.domain.approval import Policy
-from retinue.domain.deed import Deed, Progress
-from retinue.domain.deed import as_json as deed_as_json
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.run import ENDS, Ask, Run, Status, iso
+from retinue.domain.run import Run, Status, iso
 from retinue.domain.session import Session
-from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, RetinueError, Usage
+from retinue.errors import Refused, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ports, Tool, Tx
+from retinue.ports import Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.announce import clear_all
-from retinue.runtime.place import Child
-from retinue.runtime.prepare import definition
 from retinue.runtime.recover import resume, resume_all
-from retinue.runtime.send import send
-from retinue.runtime.spawn import begin, spawn
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
@@ -59,7 +50,7 @@ from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights, Inbox, Steering):
+class App(Sessions, Rights, Inbox, Looking, Steering, Giving):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -157,99 +148,6 @@ class App(Sessions, Rights, Inbox, Steering):
         """One run, to its end."""
         return await self.wait((await self.start(text, **wishes)).id)
 
-    async def start(  # noqa: PLR0913  (the wishes of `retinue run`, one each)
-        self,
-        text: str | None,
-        *,
-        agent: str | None = None,
-        session: str | None = None,
-        model: str | None = None,
-        workspace: str | os.PathLike[str] | None = None,
-        label: str = "",
-        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
-        thinking: str | None = None,
-        owner: str | None = None,
-    ) -> Run:
-        """Everything that can be wrong is found before anything is written. With `owner`, another process works it."""
-        self.agents.ensure_general()
-        chosen = await self._chosen(session, agent)
-        about = await self._about(chosen, agent, workspace)
-        check_model(self._ports.model(about, model), self.config)
-        if chosen is not None and (going_on := await self.answered(chosen, text, model=model, owner=owner)):
-            return going_on
-        typed = text is None
-        if chosen is None:
-            if text is None or not text.strip():
-                raise Usage(
-                    "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
-                )
-            await self._ledger_opens()
-            chosen = await begin(about.name, _folder(workspace), self._ports)
-        else:
-            text = await self._words(chosen, text)
-        ask = Ask(
-            key=f"once:{self._ports.chance.uuid()}",
-            agent=chosen.agent,
-            task=text,
-            typed=typed,
-            session=chosen.id,
-            label=label,
-            model=model,
-            thinking=thinking,
-            deadline_seconds=timeout,
-        )
-        return await send(ask, chosen, self._ports, owner=owner)
-
-    async def spawn(  # noqa: PLR0913  (the wishes of `retinue spawn`, one each)
-        self,
-        text: str,
-        *,
-        parent: str,
-        agent: str,
-        description: str = "",
-        allowed_paths: Sequence[str] | None = None,
-        denied_paths: Sequence[str] | None = None,
-        model: str | None = None,
-        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
-        label: str = "",
-    ) -> Run:
-        """A child of a session, with its own copy of the definition."""
-        if not text.strip():
-            raise Usage("there is nothing to do: give the child's task as TEXT")
-        above = await self.store.find(parent)
-        check_model(self._ports.model(self._template(agent, above), model), self.config)
-        await self._ledger_opens()
-        ask = Ask(
-            key=f"once:{self._ports.chance.uuid()}",
-            agent=agent,
-            task=text,
-            requester=above.key,
-            door="PersistentAgent",
-            source="subagent",
-            trigger="command",
-            label=label or description,
-            model=model,
-            deadline_seconds=timeout,
-        )
-        child = Child(
-            parent=above,
-            description=description or label or " ".join(text.split()[:6]),
-            allowed_paths=allowed_paths,
-            denied_paths=denied_paths,
-            by_person=True,
-        )
-        return await spawn(ask, child, self._ports)
-
-    async def wait(self, run_id: str) -> Run:
-        """Until nothing of its tree goes on: it has ended, or needs a person."""
-        while True:
-            await self._engine.wait(run_id)
-            run = await self.find_run(run_id)
-            stands = run.status in (Status.WAITING, *ENDS)
-            if stands and not await self._ledger.look(partial(_moving, run.root)):
-                return await self.find_run(run_id)
-            await self._engine.change()
-
     async def delete(self, ref: str) -> Session:
         """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""
         before = await self.sessions()
@@ -270,12 +168,6 @@ class App(Sessions, Rights, Inbox, Steering):
             if run.owner == self._owner.id:
                 self._engine.submit(run.id, ahead=run.started_at is not None)
 
-    async def moving(self) -> bool:
-        """Whether anything goes on, here or elsewhere."""
-        return bool(
-            await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED, Status.RUNNING], limit=1))
-        )
-
     async def drain(self, seconds: float) -> None:
         """Begins nothing more, and gives what runs a moment to end."""
         await self._engine.drain(seconds)
@@ -290,37 +182,6 @@ class App(Sessions, Rights, Inbox, Steering):
         if run.status.live and self._lives(run):
             raise Refused(f"run {run.id} is being worked by another process")
         return [await resume(run.id, self._ports, left_by=run.owner)]
-
-    async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
-        return await self._ledger.look(
-            lambda tx: tx.runs(status=LIVE if live else None, limit=limit, family=True)
-        )
-
-    async def find_run(self, ref: str) -> Run:
-        """By id or unambiguous prefix."""
-        if not ref:
-            raise Usage("say which run: `retinue runs history` lists them")
-
-        def step(tx: Tx) -> list[Run]:
-            exact = tx.run(ref, family=True)
-            return [exact] if exact else tx.runs(prefix=ref, limit=2, family=True)
-
-        found = await self._ledger.look(step)
-        if not found:
-            raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
-        if len(found) > 1:
-            raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
-        return found[0]
-
-    async def delivery(self, run: Run) -> dict[str, Any] | None:
-        """What became of telling a run's end to the agent that asked for it; None: no agent did."""
-        found = await self._ledger.look(lambda tx: tx.deliveries(run=run.id))
-        return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
-
-    async def effects(self, run: Run) -> list[dict[str, Any]]:
-        """What a run did that must not happen twice; one that was begun and never ended has an unknown outcome."""
-        found = await self._ledger.look(lambda tx: tx.deeds(run.id))
-        return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in found]
 
     # the machine
 
@@ -347,82 +208,6 @@ class App(Sessions, Rights, Inbox, Steering):
                     Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
                 )
         return findings
-
-    # inside
-
-    async def _chosen(self, session: str | None, agent: str | None) -> Session | None:
-        """The session a run goes into; None is a new one."""
-        if session is None or session == "create":
-            return None
-        if session in ("latest", "latest-or-create"):
-            name = DEFAULT_AGENT if agent is None else agent
-            found = await self.store.sessions(agent=name, children=False)
-            if not found and session == "latest":
-                raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
-            return await self.store.find(found[0].path) if found else None
-        chosen = await self.store.find(session)
-        if agent is not None and chosen.agent != agent:
-            raise Refused(
-                f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s, not {agent}'s"
-            )
-        return chosen
-
-    async def _about(
-        self, chosen: Session | None, agent: str | None, workspace: str | os.PathLike[str] | None
-    ) -> Agent:
-        name = agent or DEFAULT_AGENT if chosen is None else chosen.agent
-        self._not_denied(name)
-        if chosen is not None:
-            return await definition(chosen, self._ports)
-        return self.agents.get(DEFAULT_AGENT if agent is None else agent, _folder(workspace)).agent
-
-    async def _ledger_opens(self) -> None:
-        """Seen once, before the first folder is made: a ledger that cannot be used leaves no session behind."""
-        if not self._ledger_seen:
-            await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
-            self._ledger_seen = True
-
-    def _template(self, name: str, above: Session) -> Agent:
-        """What a child is made from; a definition that is there and broken is told with its own words."""
-        self._not_denied(name)
-        try:
-            return self.agents.get(name, above.workspace.meant).agent
-        except NotFound as error:
-            if isinstance(error.__cause__, BadDefinition):
-                raise
-            raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
-
-    async def _words(self, session: Session, text: str | None) -> str:
-        """The task: what was given, else what a person typed at the end of the file. Held is found here."""
-        await self._not_asking(session)
-        if await self._worked_here(session):
-            if text is None:
-                raise Usage(f"{session.slug} is at work: give the text to queue behind it")
-            return text
-        if text is not None:
-            await self.store.free(session)
-            return text
-        async with self.store.open(session) as talk:
-            if (words := talk.typed()).strip():
-                return words
-            if talk.entries and isinstance(last := talk.entries[-1], Said) and last.by == "user":
-                return last.text
-        where = f"{session.path}/session.md"
-        raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
-
-    async def _not_asking(self, session: Session) -> None:
-        """A conversation that waits for a person's yes goes on with that first; more words would only wait behind it."""
-        runs = await self._ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
-        for run in runs:
-            if waiting := await self.awaited(run):
-                raise NobodyHere(
-                    f"{session.slug} waits for an approval: `retinue approvals show {waiting[0]}`, then "
-                    f"`retinue approvals answer {waiting[0]} allow` or deny"
-                )
-
-    async def _worked_here(self, session: Session) -> bool:
-        runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
-        return any(run.owner == self._owner.id for run in runs)
 
     def _heard(self, event: Event) -> None:
         """A live event carries the number of the last durable one, so that a listener can place it."""
@@ -452,19 +237,3 @@ class App(Sessions, Rights, Inbox, Steering):
             "error": self._ports.redact(details),
         }
         log_line(self.config.home, line)
-
-
-def _cut_off(deed: Deed, run: Run) -> bool:
-    return deed.progress is Progress.STARTED and run.status.final
-
-
-def _moving(root: str, tx: Tx) -> int:
-    """How many runs of a tree go on by themselves."""
-    return sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))
-
-
-def _folder(workspace: str | os.PathLike[str] | None) -> str:
-    root = os.path.realpath(Path.cwd() if workspace is None else workspace)
-    if not Path(root).is_dir():
-        raise Usage(f"the workspace {workspace} is not a folder")
-    return root

@@ -1,0 +1,212 @@
+"""Giving work: a text becomes a run of a session, a new one or one that is there."""
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from pathlib import Path
+
+from retinue.app.rights import DEFAULT_AGENT
+from retinue.app.sessions import LIVE
+from retinue.app.wiring import check_model
+from retinue.config import Config
+from retinue.domain.agent import Agent
+from retinue.domain.run import Ask, Run, Status
+from retinue.domain.session import Session
+from retinue.domain.transcript import Said
+from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Ports
+from retinue.runtime.place import Child
+from retinue.runtime.prepare import definition
+from retinue.runtime.send import send
+from retinue.runtime.spawn import begin, spawn
+from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.files import FileStore
+
+
+class Giving(ABC):
+    """The part of the application in which work is given."""
+
+    config: Config
+    store: FileStore
+    agents: DefinitionCatalogue
+    _ports: Ports
+    _ledger: SqliteLedger
+    _ledger_seen: bool
+
+    @abstractmethod
+    async def awaited(self, run: Run) -> list[str]:
+        """The ids of what a run, or one it asked for, waits for a person with."""
+
+    @abstractmethod
+    async def answered(
+        self, session: Session, text: str | None, *, model: str | None = None, owner: str | None = None
+    ) -> Run | None:
+        """The run of a conversation that waited for a person's words, with these; None: none does."""
+
+    @abstractmethod
+    def _not_denied(self, name: str) -> None: ...
+
+    async def start(  # noqa: PLR0913  (the wishes of `retinue run`, one each)
+        self,
+        text: str | None,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        model: str | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        label: str = "",
+        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
+        thinking: str | None = None,
+        owner: str | None = None,
+    ) -> Run:
+        """Everything that can be wrong is found before anything is written. With `owner`, another process works it."""
+        self.agents.ensure_general()
+        chosen = await self._chosen(session, agent)
+        about = await self._about(chosen, agent, workspace)
+        check_model(self._ports.model(about, model), self.config)
+        if chosen is not None and (going_on := await self.answered(chosen, text, model=model, owner=owner)):
+            return going_on
+        typed = text is None
+        if chosen is None:
+            if text is None or not text.strip():
+                raise Usage(
+                    "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
+                )
+            await self._ledger_opens()
+            chosen = await begin(about.name, _folder(workspace), self._ports)
+        else:
+            text = await self._words(chosen, text)
+        ask = Ask(
+            key=f"once:{self._ports.chance.uuid()}",
+            agent=chosen.agent,
+            task=text,
+            typed=typed,
+            session=chosen.id,
+            label=label,
+            model=model,
+            thinking=thinking,
+            deadline_seconds=timeout,
+        )
+        return await send(ask, chosen, self._ports, owner=owner)
+
+    async def spawn(  # noqa: PLR0913  (the wishes of `retinue spawn`, one each)
+        self,
+        text: str,
+        *,
+        parent: str,
+        agent: str,
+        description: str = "",
+        allowed_paths: Sequence[str] | None = None,
+        denied_paths: Sequence[str] | None = None,
+        model: str | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
+        label: str = "",
+    ) -> Run:
+        """A child of a session, with its own copy of the definition."""
+        if not text.strip():
+            raise Usage("there is nothing to do: give the child's task as TEXT")
+        above = await self.store.find(parent)
+        check_model(self._ports.model(self._template(agent, above), model), self.config)
+        await self._ledger_opens()
+        ask = Ask(
+            key=f"once:{self._ports.chance.uuid()}",
+            agent=agent,
+            task=text,
+            requester=above.key,
+            door="PersistentAgent",
+            source="subagent",
+            trigger="command",
+            label=label or description,
+            model=model,
+            deadline_seconds=timeout,
+        )
+        child = Child(
+            parent=above,
+            description=description or label or " ".join(text.split()[:6]),
+            allowed_paths=allowed_paths,
+            denied_paths=denied_paths,
+            by_person=True,
+        )
+        return await spawn(ask, child, self._ports)
+
+    async def _chosen(self, session: str | None, agent: str | None) -> Session | None:
+        """The session a run goes into; None is a new one."""
+        if session is None or session == "create":
+            return None
+        if session in ("latest", "latest-or-create"):
+            name = DEFAULT_AGENT if agent is None else agent
+            found = await self.store.sessions(agent=name, children=False)
+            if not found and session == "latest":
+                raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
+            return await self.store.find(found[0].path) if found else None
+        chosen = await self.store.find(session)
+        if agent is not None and chosen.agent != agent:
+            raise Refused(
+                f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s, not {agent}'s"
+            )
+        return chosen
+
+    async def _about(
+        self, chosen: Session | None, agent: str | None, workspace: str | os.PathLike[str] | None
+    ) -> Agent:
+        name = agent or DEFAULT_AGENT if chosen is None else chosen.agent
+        self._not_denied(name)
+        if chosen is not None:
+            return await definition(chosen, self._ports)
+        return self.agents.get(DEFAULT_AGENT if agent is None else agent, _folder(workspace)).agent
+
+    async def _ledger_opens(self) -> None:
+        """Seen once, before the first folder is made: a ledger that cannot be used leaves no session behind."""
+        if not self._ledger_seen:
+            await self._ledger.look(lambda tx: tx.count(Status.RUNNING))
+            self._ledger_seen = True
+
+    def _template(self, name: str, above: Session) -> Agent:
+        """What a child is made from; a definition that is there and broken is told with its own words."""
+        self._not_denied(name)
+        try:
+            return self.agents.get(name, above.workspace.meant).agent
+        except NotFound as error:
+            if isinstance(error.__cause__, BadDefinition):
+                raise
+            raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
+
+    async def _words(self, session: Session, text: str | None) -> str:
+        """The task: what was given, else what a person typed at the end of the file. Held is found here."""
+        await self._not_asking(session)
+        if await self._worked_here(session):
+            if text is None:
+                raise Usage(f"{session.slug} is at work: give the text to queue behind it")
+            return text
+        if text is not None:
+            await self.store.free(session)
+            return text
+        async with self.store.open(session) as talk:
+            if (words := talk.typed()).strip():
+                return words
+            if talk.entries and isinstance(last := talk.entries[-1], Said) and last.by == "user":
+                return last.text
+        where = f"{session.path}/session.md"
+        raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
+
+    async def _not_asking(self, session: Session) -> None:
+        """A conversation that waits for a person's yes goes on with that first; more words would only wait behind it."""
+        runs = await self._ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
+        for run in runs:
+            if not run.aside and (waiting := await self.awaited(run)):
+                raise NobodyHere(
+                    f"{session.slug} waits for an approval: `retinue approvals show {waiting[0]}`, then "
+                    f"`retinue approvals answer {waiting[0]} allow` or deny"
+                )
+
+    async def _worked_here(self, session: Session) -> bool:
+        runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+        return any(run.owner == self._ports.owner for run in runs)
+
+
+def _folder(workspace: str | os.PathLike[str] | None) -> str:
+    root = os.path.realpath(Path.cwd() if workspace is None else workspace)
+    if not Path(root).is_dir():
+        raise Usage(f"the workspace {workspace} is not a folder")
+    return root

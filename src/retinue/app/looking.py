@@ -1,0 +1,76 @@
+"""Looking at runs: which there are, what became of each, and waiting for one."""
+
+from functools import partial
+from typing import Any
+
+from retinue.app.sessions import LIVE
+from retinue.domain.deed import Deed, Progress
+from retinue.domain.deed import as_json as deed_as_json
+from retinue.domain.run import ENDS, Run, Status
+from retinue.engine.local import LocalEngine
+from retinue.errors import NotFound, Usage
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Tx
+
+
+class Looking:
+    """The part of the application that says what is going on."""
+
+    _ledger: SqliteLedger
+    _engine: LocalEngine
+
+    async def wait(self, run_id: str) -> Run:
+        """Until nothing of its tree goes on: it has ended, or needs a person."""
+        while True:
+            await self._engine.wait(run_id)
+            run = await self.find_run(run_id)
+            stands = run.status in (Status.WAITING, *ENDS)
+            if stands and not await self._ledger.look(partial(_moving, run.root)):
+                return await self.find_run(run_id)
+            await self._engine.change()
+
+    async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
+        return await self._ledger.look(
+            lambda tx: tx.runs(status=LIVE if live else None, limit=limit, family=True)
+        )
+
+    async def find_run(self, ref: str) -> Run:
+        """By id or unambiguous prefix."""
+        if not ref:
+            raise Usage("say which run: `retinue runs history` lists them")
+
+        def step(tx: Tx) -> list[Run]:
+            exact = tx.run(ref, family=True)
+            return [exact] if exact else tx.runs(prefix=ref, limit=2, family=True)
+
+        found = await self._ledger.look(step)
+        if not found:
+            raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
+        if len(found) > 1:
+            raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
+        return found[0]
+
+    async def delivery(self, run: Run) -> dict[str, Any] | None:
+        """What became of telling a run's end to the agent that asked for it; None: no agent did."""
+        found = await self._ledger.look(lambda tx: tx.deliveries(run=run.id))
+        return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
+
+    async def effects(self, run: Run) -> list[dict[str, Any]]:
+        """What a run did that must not happen twice; one that was begun and never ended has an unknown outcome."""
+        found = await self._ledger.look(lambda tx: tx.deeds(run.id))
+        return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in found]
+
+    async def moving(self) -> bool:
+        """Whether anything goes on, here or elsewhere."""
+        return bool(
+            await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED, Status.RUNNING], limit=1))
+        )
+
+
+def _cut_off(deed: Deed, run: Run) -> bool:
+    return deed.progress is Progress.STARTED and run.status.final
+
+
+def _moving(root: str, tx: Tx) -> int:
+    """How many runs of a tree go on by themselves."""
+    return sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))
