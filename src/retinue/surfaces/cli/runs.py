@@ -18,6 +18,8 @@ from retinue.surfaces.cli.stopping import detach_run, interrupt_run
 from retinue.surfaces.cli.terminal import Column, Terminal, one_line
 from retinue.surfaces.cli.tree import about, counted, in_order, names, span
 
+WIDEST = 64
+
 LIVE_COLUMNS: Sequence[Column] = (
     ("WHO", lambda row: row["who"]),
     ("TIME", lambda row: row["time"]),
@@ -73,15 +75,22 @@ async def history(app: App, terminal: Terminal, limit: int) -> None:
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
     """Everything that is known of one run, in words; with --json, every field."""
     found = await app.find_run(run)
-    held = await app.sandbox(found)
+    held, effects = await app.sandbox(found), await app.effects(found)
     if terminal.json:
-        terminal.value(as_json_in_full(found, await app.delivery(found)) | {"sandbox": held})
+        terminal.value(as_json_in_full(found, await app.delivery(found), effects) | {"sandbox": held})
         return
     relatives = await family(app, [found])
     for line in in_words(found, relatives, await app.awaited(found)):
         terminal.line(line)
     if held is not None:
         terminal.line(f"Its commands were held at {held} or tighter.")
+    if effects:
+        terminal.line(f"What it did that must not happen twice: {counted(len(effects), 'call')}.")
+    for each in effects:
+        if each["state"] == "unknown":
+            terminal.line(
+                f"Nobody knows whether {one_line(each['tool'], WIDEST)} happened: look before it is done again."
+            )
 
 
 @runs.command("cancel")
