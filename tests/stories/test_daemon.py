@@ -112,14 +112,12 @@ async def test_an_answer_to_a_daemons_agent_is_given_and_left_to_the_daemon(mach
     """Its tree waits for a second answer at once: whoever gave the first is not kept waiting for it."""
     machine.agent("asker", body="You ask.")
     machine.agent("boss", body="You hand on.")
-    writes = [calls(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
+    asker: list[Any] = [calls(("write", {"path": f"{name}.txt", "content": "x"})) for name in "ab"]
+    asker.append(reply("Both are written, as I was told."))
+    boss: list[Any] = [calls(("agent", {"agent_name": "asker", "task_prompt": "Write."})), reply("Done.")]
 
     def script(asked: Any) -> Any:
-        if "You ask." in asked.body["messages"][0]["content"]:
-            return [*writes, reply("Both are written, as I was told.")][asked.turns]
-        return [calls(("agent", {"agent_name": "asker", "task_prompt": "Write."})), reply("Done.")][
-            asked.turns
-        ]
+        return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.turns]
 
     async with machine.serving(script):
         left = (await machine("run", "--background", "--agent", "boss", "--json", "Go.")).json
