@@ -379,6 +379,19 @@ def test_a_new_file_has_the_rights_of_any_new_file(ws: Path):
     assert (ws / "new").stat().st_mode == (ws / "plain").stat().st_mode
 
 
+def test_a_file_stays_its_owners(ws: Path):
+    """Root writes in the place of others; who is not root has only files of their own to replace."""
+    me, mine = os.geteuid(), os.getegid()
+    owners = [(65534, 65533), (me, 65533), (65534, mine)] if me == 0 else [(me, mine)]
+    for owner in owners:
+        (ws / "theirs").write_text("x")
+        os.chown(ws / "theirs", *owner)
+        guarded(ws).write("theirs", b"y")
+        status = (ws / "theirs").stat()
+        assert (status.st_uid, status.st_gid, (ws / "theirs").read_text()) == (*owner, "y")
+        (ws / "theirs").unlink()
+
+
 def test_patterns_of_tmp_do_not_speak_for_the_machines_tmp(ws: Path):
     """A folder there that another pattern reaches shows what that pattern allows, and no more."""
     own = ws.parent / "own"
