@@ -315,6 +315,31 @@ async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conve
         assert (await house.now(run)).text == "First."
 
 
+async def test_a_tool_that_starts_others_can_be_an_exit_and_their_answer_begins_the_next_run(world: Any):
+    """As a coder whose exit is the review, and who goes on with what the reviewer found.
+
+    Shows: D052."""
+    world.agent("coder", "tools: [ls]\nexits: [sessions_spawn, submit_for_review]\n")
+    main = [calls(("sessions_spawn", '{"task": "Review."}'), ("ls", "{}")), calls(submits("Mended."))]
+    by_agent = {"Go.": main, "Review.": [calls(submits("Mend line 3."))]}
+    async with world.open(by_agent=by_agent) as house:
+        run = await house.run("Go.", agent="coder")
+        assert (run.status, run.exit, json.loads(run.text)["status"]) == (
+            Status.DONE,
+            "sessions_spawn",
+            "accepted",
+        )
+
+        def later(tx: Tx) -> list[Run]:
+            return [each for each in tx.runs(session=run.session_id) if each.id != run.id]
+
+        while not any(each.status.final for each in await house.ports.ledger.look(later)):
+            await house.engine.change()
+        (woken,) = await house.ports.ledger.look(later)
+        assert (woken.exit, woken.text) == ("submit_for_review", "Mended.")
+        assert any("Mend line 3." in entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
+
+
 async def test_what_was_done_without_a_single_call_says_so(world: Any):
     world.agent("coder", CODER)
     async with world.open(says("I know it."), LOOKS, says("Looked."), calls(submits())) as house:

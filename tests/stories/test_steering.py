@@ -77,7 +77,7 @@ async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: Any)
     machine.agent("coder", "exits: [submit]\n", "You code.\n")
     async with machine.serving([]) as server:
         ran = await machine("run", "--agent", "coder", "Build it.")
-        assert (ran.code, len(server.requests)) == (1, 0)
+        assert (ran.code, len(server.requests), list(machine.sessions.glob("*"))) == (2, 0, [])
         assert "coder names the exit 'submit', and there is no such tool" in ran.err
 
 

@@ -16,6 +16,7 @@ from retinue.domain.transcript import Said
 from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports
+from retinue.runtime.leaving import known
 from retinue.runtime.place import Child
 from retinue.runtime.prepare import definition
 from retinue.runtime.send import send
@@ -65,6 +66,7 @@ class Giving(ABC):
         chosen = await self._chosen(session, agent)
         about = await self._about(chosen, agent, workspace)
         check_model(self._ports.model(about, model), self.config)
+        known(about, self._ports)
         if chosen is not None and (going_on := await self.answered(chosen, text, model=model, owner=owner)):
             return going_on
         typed = text is None

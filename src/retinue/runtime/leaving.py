@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from retinue.domain import exits
+from retinue.domain.agent import Agent
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.errors import Refused, Usage
@@ -28,15 +29,20 @@ TOO_MANY = "Changes were asked for {n} times in this conversation: a person deci
 LEFT_OPEN = "The run ends here with your question. The answer comes as the next message."
 
 
+def known(agent: Agent, ports: Ports) -> None:
+    """Every exit that a definition names must be a tool that there is."""
+    for name in agent.exits or ():
+        if name not in ports.tools:
+            there_are = ", ".join(sorted((*exits.EXITS, exits.QUESTION)))
+            raise Usage(
+                f"{agent.name} names the exit {name!r}, and there is no such tool: name {there_are}, or a tool of yours"
+            )
+
+
 def bound(plan: Plan, ports: Ports) -> Plan:
     """The plan of an agent with exits: they are there, and the prompt names them."""
+    known(plan.agent, ports)
     named = plan.agent.exits or ()
-    for name in named:
-        if name not in ports.tools:
-            known = ", ".join(sorted((*exits.EXITS, exits.QUESTION)))
-            raise Usage(
-                f"{plan.agent.name} names the exit {name!r}, and there is no such tool: the exits are {known}"
-            )
     denied = {
         name: judged.rule for name in named if not (judged := verdict(ports.tools[name], plan.scope)).ok
     }

@@ -88,6 +88,8 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
 
 def ending(run: Run) -> str:
     """One sentence on a run that is not done."""
+    if run.waiting_for is Waiting.PERSON:
+        return f"run {run.id} waits for a person to say how to go on"
     if run.status is Status.WAITING:
         return f"run {run.id} waits for {run.waiting_for or 'something'}, and nobody here can give it"
     reason = f" ({run.reason})" if run.reason else ""

@@ -1,0 +1,120 @@
+"""Exits as rules on values: what counts in a transcript, and who has which."""
+
+from dataclasses import replace
+
+from retinue.domain import exits
+from retinue.domain.agent import Agent
+from retinue.domain.ceiling import Ceiling
+from retinue.domain.scope import Bounds, Ground, Scope, compile_scope
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+
+RUN = "r1"
+TASK = Said(id=RUN, by="user", text="Go.", run=RUN)
+WORDS = Said(id="a1", by="agent", text="Done.", run=RUN)
+NUDGE = Notice(id="n1", kind="nudge", text="Go on.", run=RUN)
+PARKED = Notice(id="p1", kind="parked", text="Wait.", run=RUN)
+PERSON = Said(id="u1", by="user", text="Go on.", run=RUN)
+TYPED = Said(id="u2", by="user", text="Go on.")
+OTHER = Notice(id="n2", kind="nudge", text="Go on.", run="r2")
+
+
+def call(of: str, tool: str = "ls", args: str = "{}", *, ok: bool = True) -> list[Entry]:
+    return [Called(id=of, tool=tool, args=args, run=RUN), Returned(of=of, text="so", ok=ok, run=RUN)]
+
+
+def test_nudges_count_in_a_row_and_a_call_or_a_person_begins_anew():
+    assert exits.nudges(RUN, []) == 0
+    assert exits.nudges(RUN, [TASK, WORDS, NUDGE, WORDS, NUDGE, WORDS]) == 2
+    assert exits.nudges(RUN, [TASK, WORDS, NUDGE, OTHER, PARKED, WORDS]) == 1
+    assert exits.nudges(RUN, [TASK, NUDGE, *call("c1"), WORDS, NUDGE]) == 1
+    for said in (PERSON, TYPED):
+        assert exits.nudges(RUN, [TASK, NUDGE, NUDGE, said, WORDS]) == 0
+    by_agent = replace(TYPED, origin="agent:main")
+    assert exits.nudges(RUN, [TASK, NUDGE, NUDGE, by_agent, WORDS]) == 2
+
+
+def test_a_run_is_parked_until_anything_comes():
+    assert exits.parked(RUN, [TASK, WORDS, PARKED])
+    assert exits.parked(RUN, [TASK, WORDS, PARKED, OTHER])
+    assert not exits.parked(RUN, [])
+    for later in (PERSON, TYPED, NUDGE, WORDS):
+        assert not exits.parked(RUN, [TASK, WORDS, PARKED, later])
+
+
+def test_turns_count_since_a_person_last_spoke():
+    assert exits.turns(RUN, [TASK, WORDS, NUDGE, WORDS]) == 2
+    assert exits.turns(RUN, [TASK, WORDS, PERSON, WORDS]) == 1
+    assert exits.turns(RUN, [TASK, WORDS, TYPED]) == 0
+    assert exits.turns(RUN, [TASK, replace(WORDS, run="r2")]) == 0
+
+
+def test_changes_count_in_a_conversation_those_that_were_taken():
+    asked = [*call("c1", exits.CHANGES), *call("c2", exits.CHANGES, ok=False), *call("c3")]
+    assert exits.changes([TASK, *asked]) == 1
+    assert exits.changes([TASK, *asked, replace(TASK, id="r2", run="r2"), *call("c4", exits.CHANGES)]) == 2
+    assert exits.changes([TASK, *asked, PERSON]) == 0
+
+
+def test_the_first_exit_that_was_answered_well_is_the_one():
+    wrong = call("c1", "approve", ok=False)
+    first, second = call("c2", "approve"), call("c3", "request_changes")
+    named = ("approve", "request_changes")
+    found = exits.left_by(RUN, named, [TASK, *wrong, *first, *second])
+    assert found is not None
+    assert found[0].id == "c2"
+    assert exits.left_by(RUN, named, [TASK, *wrong, *call("c4")]) is None
+    assert exits.left_by("r2", named, [TASK, *first]) is None
+    assert exits.left_by(RUN, named, [Called(id="c5", tool="approve", args="{}", run=RUN)]) is None
+
+
+def test_the_words_of_an_exit_are_what_it_was_called_with():
+    def said(tool: str, args: str) -> str:
+        return exits.words(Called(id="c", tool=tool, args=args), Returned(of="c", text="brought back"))
+
+    assert said("approve", '{"summary": "Good."}') == "Good."
+    assert said("approve", "{}") == ""
+    assert said("approve", "") == ""
+    assert said("approve", "[]") == ""
+    assert said("approve", "no JSON") == ""
+    assert said("ask_user", '{"question": "Red?", "options": ["a", "b"]}') == "Red?\n- a\n- b"
+    assert said("deploy", '{"to": "here"}') == "brought back"
+
+
+def test_an_exit_is_there_for_those_who_name_it_whatever_their_list_and_those_above_say():
+    above = Ceiling(by="main", tools=("ls",))
+    agent = Agent(name="coder", tool_allow=("ls",), exits=("approve", "ask_user"))
+    scope = compile_scope(agent, Ground(root="/w", ceilings=(above,)))
+    assert scope.tool("approve").ok
+    assert scope.tool("approve").rule == "an exit of this agent"
+    assert not scope.tool("request_changes").ok
+    assert not scope.tool("ask_user").ok  # it does more than end a run, so those above have a say
+    alone = compile_scope(agent, Ground(root="/w"))
+    assert (alone.tool("ask_user").ok, alone.tool("read").ok) == (True, False)
+
+
+def test_nobody_has_an_exit_by_a_list_of_tools():
+    for agent in (
+        Agent(name="a"),
+        Agent(name="a", tool_allow=("*",)),
+        Agent(name="a", tool_allow=("approve",)),
+    ):
+        verdict = compile_scope(agent, Ground(root="/w")).tool("approve")
+        assert (verdict.ok, verdict.rule) == (False, "only for agents whose exits name it")
+
+
+def test_a_deny_takes_an_exit_away_the_operators_and_the_definitions_own():
+    agent = Agent(name="a", exits=("approve", "ask_user"))
+    denied = compile_scope(agent, Ground(root="/w"), Bounds(deny_tools=("appr*", "ask_*")))
+    assert [denied.tool(name).ok for name in ("approve", "ask_user")] == [False, False]
+    own = compile_scope(replace(agent, tool_deny=("approve", "ask_user")), Ground(root="/w"))
+    assert [own.tool(name).ok for name in ("approve", "ask_user")] == [False, False]
+
+
+def test_a_door_that_is_named_as_an_exit_is_named():
+    assert Scope(depth=1, exits=("request_review",)).hands_on("request_review")
+    assert not Scope(depth=1, exits=("request_review",)).hands_on("sessions_spawn")
+    assert not Scope(depth=1, exits=("request_review",), leaf=True).hands_on("request_review")
+
+
+def test_exits_are_part_of_what_a_scope_is():
+    assert len({Scope(exits=exit_).hash for exit_ in ((), ("approve",), ("request_changes",))}) == 3
