@@ -53,6 +53,7 @@ TABLE = {
         "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
         "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
         "bench": ("what it costs, measured here", "retinue.surfaces.cli.machine:bench"),
+        "torture": ("kill agents in every way there is, and see", "retinue.surfaces.cli.torture:torture"),
     },
 }
 """group → command → what it does, and the module and name it is loaded from."""

@@ -1,0 +1,125 @@
+"""Kills at random moments: whatever works a tree is killed, started again and killed again, and then left in peace."""
+
+import asyncio
+import random
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from retinue.domain.run import Run
+from retinue.trials.torture.ground import GLANCE, PATIENCE, Ground
+from retinue.trials.torture.laws import Tally, judged
+from retinue.trials.torture.model import Model
+from retinue.trials.torture.tree import task
+
+MOST = 3
+"""Kills of one tree: a run that was taken up more often is given up, as it should be."""
+TREES = 3
+"""At once, where a daemon works them."""
+DENIED = 0.2
+"""How often a person says no."""
+
+
+@dataclass(slots=True)
+class Life:
+    """One home through its kills and restarts."""
+
+    ground: Ground
+    model: Model
+    chance: random.Random
+    kills: int = 0
+    resumed: list[float] = field(default_factory=list[float])
+    """Seconds from each restart to the first sign that work went on."""
+
+    async def killed(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
+        """At a moment between two requests, chosen by how much was asked so far, or early in its start."""
+        began, before = time.perf_counter(), len(self.model.asked)
+        more, then = self.chance.randrange(12), self.chance.uniform(0, 0.06)
+        if not more:
+            then = self.chance.uniform(0, 0.8)
+        await _until(
+            lambda: len(self.model.asked) >= before + more or process.returncode is not None,
+            seconds=self.chance.uniform(2, 4),
+        )
+        await asyncio.sleep(then)
+        if await self.ground.killed(process):
+            self.kills += 1
+        if restarted and more and len(self.model.asked) > before:
+            self._progress(began, before)
+
+    def _progress(self, began: float, before: int) -> None:
+        if len(self.model.asked) > before:
+            self.resumed.append(self.model.at[before] - began)
+
+    async def settled(self, process: asyncio.subprocess.Process) -> None:
+        """Left in peace until nothing goes on any more, or it ended by itself; whatever is asked is answered."""
+        began, before = time.perf_counter(), len(self.model.asked)
+        while time.perf_counter() - began < PATIENCE and process.returncode is None:
+            runs, waiting = await self.ground.rows()
+            if runs and not any(run.status.live for run in runs):
+                break
+            if waiting:
+                await self.ground.ended("approvals", "answer", waiting[0].id, self.answer(), "--json")
+            await asyncio.sleep(GLANCE * 2)
+        self._progress(began, before)
+
+    async def timed(self, *words: str) -> int:
+        """A command to its end, and how soon it was at work."""
+        began, before = time.perf_counter(), len(self.model.asked)
+        code = await self.ground.ended(*words)
+        self._progress(began, before)
+        return code
+
+    def answer(self) -> str:
+        return "deny" if self.chance.random() < DENIED else "allow"
+
+
+async def daemon(ground: Ground, model: Model, chance: random.Random, kills: int) -> Life:
+    """Several trees in a daemon that is killed so often and started again each time."""
+    life = Life(ground=ground, model=model, chance=chance)
+    process = await ground.started("serve")
+    await ground.begin(*(f"deep-{number}" for number in range(TREES)))
+    for number in range(kills):
+        await life.killed(process, restarted=number > 0)
+        process = await ground.started("serve")
+    await life.settled(process)
+    await ground.killed(process)
+    return life
+
+
+async def commands(ground: Ground, model: Model, chance: random.Random, kills: int) -> Life:
+    """One tree in plain commands: `run`, and whatever goes on with it after that."""
+    life = Life(ground=ground, model=model, chance=chance)
+    words: list[str] = ["run", "--agent", "lead", "--json", task("deep-0/lead")]
+    began = time.perf_counter()
+    while time.perf_counter() - began < PATIENCE:
+        process = await ground.started(*words)
+        if life.kills < kills:
+            await life.killed(process, restarted=words[0] != "run")
+        else:
+            await ground.over(process)
+        runs, waiting = await ground.rows()
+        if runs and not any(run.status.live for run in runs):
+            break
+        if waiting and not _moving(runs):
+            words = ["approvals", "answer", waiting[0].id, life.answer(), "--json"]
+        elif runs:
+            words = ["runs", "resume", "--json"]
+    return life
+
+
+def _moving(runs: list[Run]) -> bool:
+    return any(run.status in ("queued", "running") for run in runs)
+
+
+async def _until(true: Callable[[], bool], *, seconds: float) -> None:
+    ends = time.perf_counter() + seconds
+    while not true() and time.perf_counter() < ends:  # noqa: ASYNC110  (another process does it: nothing to wait on)
+        await asyncio.sleep(GLANCE / 4)
+
+
+async def round_of(ground: Ground, model: Model, chance: random.Random, kills: int) -> tuple[Life, Tally]:
+    """One home, killed at most so often, and judged."""
+    way = chance.choice((daemon, commands))
+    life = await way(ground, model, chance, min(kills, chance.randint(1, MOST)))
+    return life, await judged(ground, model.asked, faults=life.kills)
