@@ -7,7 +7,7 @@ from typing import Any
 
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.run import Run, Status
-from retinue.ports import Tool, Tx
+from retinue.ports import Call, Tool, Tx
 from retinue.runtime.recover import INTERRUPTED
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
@@ -39,9 +39,9 @@ async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: 
     seen: list[list[Deed]] = []
 
     @tool(name="mail", asks="never")
-    async def mail(to: str) -> str:
+    async def mail(call: Call, to: str) -> str:
         """Sends one."""
-        seen.append(await deeds_of(house, run))
+        seen.append(await deeds_of(house, call.run))
         return f"sent to {to}"
 
     async with world.open(calls(MAIL), says("Done."), tools=[mail]) as house:
@@ -74,17 +74,17 @@ async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: A
     """Shows: P10, P11."""
     sent: list[str] = []
     async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
-        run = await house.ask("Go.")
-        begin = house.ports.ledger.do
+        begin, reached = house.ports.ledger.do, asyncio.Event()
 
         async def do(step: Any) -> Any:
             if "begun" in getattr(step, "__qualname__", ""):
+                reached.set()
                 await asyncio.Event().wait()
             return await begin(step)
 
         house.ports.ledger.do = do
-        await house.until("tool.started")
-        await asyncio.sleep(0)
+        run = await house.ask("Go.")
+        await asyncio.wait_for(reached.wait(), 20)
     del world.ledger.do
     assert sent == []
     async with world.open(says("Done."), tools=[mailer(sent)]) as house:

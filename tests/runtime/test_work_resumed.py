@@ -238,16 +238,18 @@ async def test_the_last_turn_stays_the_last_when_the_process_dies_on_it(world: A
     """The reply that used up the turns is on disk, and its calls were never to be made."""
     world.agent("brief", "max_turns: 1\n")
     made: list[str] = []
+    died = asyncio.Event()
 
     def dies(event: Event) -> None:
         if event.kind == "entry.saved" and event.data["of"] == "agent":
+            died.set()
             raise asyncio.CancelledError
 
     async with world.open(
         calls(("act", "{}"), text="Acting."), tools=[comes_back(made, "read")], emit=dies
     ) as house:
         run = await house.ask("Act.", agent="brief")
-        await house.engine.wait(run.id)
+        await died.wait()
     async with world.open(says("One more."), tools=[comes_back(made, "read")]) as house:
         ended = await house.resume(run)
         assert (ended.status, ended.reason, ended.turns) == (Status.FAILED, Reason.TURN_LIMIT, 1)

@@ -10,14 +10,14 @@ from retinue.errors import NotFound
 from retinue.ports import Ports
 
 
-def nameable(scope: Scope, ports: Ports) -> list[str]:
-    """Every name that the rights let be named, in a stable order, its own among them."""
-    return [name for name in ports.agents.names() if scope.agent(name).ok]
+def nameable(scope: Scope, at: str, ports: Ports) -> list[str]:
+    """Every name that the rights let be named, in a stable order, its own among them. `at` is the folder of the one who
+    asks, whose project may add some."""
+    return [name for name in ports.agents.names(at) if scope.agent(name).ok]
 
 
 def peers(own: str, names: Sequence[str], at: str, ports: Ports, *, hidden: bool = False) -> list[Agent]:
-    """The others of these names, in their order; with `hidden` also those that no list shows. `at` is the folder of the
-    one who asks, whose project may define agents."""
+    """The others of these names, in their order; with `hidden` also those that no list shows."""
     allowed = ports.subagents.allow_agents
     found: list[Agent] = []
     for name in names:

@@ -35,7 +35,7 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     scope = await held(await _added(scope_of(agent, session, ports, run=run), run, ports), ports)
     having = offered(ports.tools, scope).values()
     doors = [tool.spec.name for tool in having if tool.names_agent or tool.spec.name == MESSAGE]
-    names = nameable(scope, ports) if doors else []
+    names = nameable(scope, session.workspace.meant, ports) if doors else []
     tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
     model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:

@@ -295,7 +295,8 @@ async def agents_list(
         raise Failed(_fault("agent_not_available", "there is no session to look from"))
     own = await definition(call.session, ports)
     scope = scope_of(own, call.session, ports, run=call.run).under(ports.bounds())
-    names, at = nameable(scope, ports), call.session.workspace.meant
+    at = call.session.workspace.meant
+    names = nameable(scope, at, ports)
     found = peers(call.session.agent, names, at, ports, hidden=includeAll)
     return said(agents=[_row(each) for each in found])
 
