@@ -96,7 +96,13 @@ class Unreadable(Failed):
 
 
 class NoRoom(Failed):
+    """`full`: one of Retinue's own disks takes no more now, and the same may go well once somebody has made room."""
+
     code = "no_room"
+
+    def __init__(self, message: str, *, full: bool = False) -> None:
+        super().__init__(message)
+        self.full = full
 
 
 class ModelFailed(Failed):

@@ -73,6 +73,28 @@ async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits
     assert machine.words(server.requests[1])[-1] == "Ask if you must."
 
 
+async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_parent_goes_on(machine: Any):
+    """Shows: D050."""
+    machine.configured(approvals="auto")
+    machine.agent("helper", "exits: [submit_for_review]\n", "You help.\n")
+    leaves = calls(("submit_for_review", {"summary": "x is in a."}))
+    helper = [*[reply("All done.")] * 4, leaves]
+    main = [calls(HAND_ON), reply("It is here.")]
+
+    def script(asked: Any) -> Answer:
+        return (helper if of_helper(asked) else main).pop(0)
+
+    async with machine.serving(script):
+        ran = await machine("run", "--json", "Where is x?")
+        assert (ran.code, ran.json["waiting_for"], len(ran.json["children"])) == (6, "child", 1)
+        child = (await machine("runs", "show", "--json", ran.json["children"][0])).json
+        assert f"retinue send {child['slug']} TEXT" in ran.err
+        again = await machine("send", "--json", child["slug"], "Then submit it.")
+        assert (again.code, again.json["run_id"], again.json["text"]) == (0, child["run_id"], "x is in a.")
+        top = (await machine("runs", "show", "--json", ran.json["run_id"])).json
+        assert (top["status"], top["text"]) == ("done", "It is here.")
+
+
 async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: Any):
     machine.agent("coder", "exits: [submit]\n", "You code.\n")
     async with machine.serving([]) as server:

@@ -13,7 +13,8 @@ SHOW_KEYS = {
 }  # fmt: skip
 MORE_KEYS = {
     "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role",
-    "trigger", "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "effects",
+    "trigger", "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit",
+    "evidence", "effects",
 }  # fmt: skip
 
 

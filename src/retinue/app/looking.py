@@ -6,7 +6,7 @@ from typing import Any
 from retinue.app.sessions import LIVE
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.deed import as_json as deed_as_json
-from retinue.domain.run import ENDS, Run, Status
+from retinue.domain.run import ENDS, Run, Status, Waiting
 from retinue.engine.local import LocalEngine
 from retinue.errors import NotFound, Usage
 from retinue.ledger.sqlite import SqliteLedger
@@ -61,10 +61,14 @@ class Looking:
         return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in found]
 
     async def moving(self) -> bool:
-        """Whether anything goes on, here or elsewhere."""
-        return bool(
-            await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED, Status.RUNNING], limit=1))
-        )
+        """Whether anything goes on, here or elsewhere, or will once there is room on the disk."""
+
+        def step(tx: Tx) -> bool:
+            waiting = tx.runs(status=[Status.WAITING])
+            going_on = tx.runs(status=[Status.QUEUED, Status.RUNNING], limit=1)
+            return bool(going_on) or any(run.waiting_for is Waiting.DISK for run in waiting)
+
+        return await self._ledger.look(step)
 
 
 def _cut_off(deed: Deed, run: Run) -> bool:
@@ -72,5 +76,7 @@ def _cut_off(deed: Deed, run: Run) -> bool:
 
 
 def _moving(root: str, tx: Tx) -> int:
-    """How many runs of a tree go on by themselves."""
-    return sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))
+    """How many runs of a tree go on by themselves; those that wait for room on the disk do, once there is some."""
+    waiting = tx.runs(status=[Status.WAITING], root=root)
+    going_on = sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))
+    return going_on + sum(run.waiting_for is Waiting.DISK for run in waiting)

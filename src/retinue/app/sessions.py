@@ -15,7 +15,7 @@ from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.redact import Redactor, Veil
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Called, Entry
@@ -50,9 +50,11 @@ class Sessions:
         return await self.store.sessions(agent=agent, children=children)
 
     async def interrupted(self) -> list[Run]:
-        """Runs that nobody works any more and that have not ended; who waits for a yes is not one of them."""
+        """Runs that nobody works any more and that have not ended; who waits for a yes is not one of them, and who
+        waited for room on the disk is: nobody waits for it any more."""
         runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
-        return [run for run in runs if not self.lives(run) and run.status is not Status.WAITING]
+        stands = (None, Waiting.DISK)
+        return [run for run in runs if not self.lives(run) and run.waiting_for in stands]
 
     async def session(self, ref: str) -> Session:
         return await self.store.find(ref)

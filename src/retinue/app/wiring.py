@@ -16,6 +16,7 @@ from retinue.ports import Driver, Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.interrupt import heed
 from retinue.runtime.recover import release
+from retinue.runtime.room import freed
 from retinue.runtime.send import claim
 from retinue.runtime.stopwatch import Interruptions
 from retinue.runtime.work import broken, work
@@ -43,6 +44,10 @@ def orders(
         await control.due(ports)
         return await control.woken(ports)
 
+    async def released() -> None:
+        await release(ports, alive)
+        await freed(ports, alive)
+
     return Orders(
         claim=lambda run_id: claim(run_id, ports),
         work=lambda run_id: work(run_id, ports, interruptions),
@@ -51,7 +56,7 @@ def orders(
         unwanted=lambda: control.wanted_gone(ports),
         interrupted=lambda: heed(ports, interruptions),
         woken=woken,
-        release=lambda: release(ports, alive),
+        release=released,
     )
 
 

@@ -1,5 +1,6 @@
 """The ledger's file: made, opened, brought up to date, and what its failures mean."""
 
+import errno
 import os
 import sqlite3
 import stat
@@ -23,6 +24,8 @@ _SCHEMA = Path(__file__).with_name("schema")
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
 _LEAST_ROOM = 64 * 1024
+_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk, this user's share of it, or what this process may put into one file."""
 _DISK = {
     sqlite3.SQLITE_FULL: "the disk is full",
     sqlite3.SQLITE_READONLY: "the file cannot be written",
@@ -38,7 +41,8 @@ def opened(path: Path, *, patience: float = PATIENCE_SECONDS) -> sqlite3.Connect
     try:
         _made(path)
     except OSError as error:
-        raise NoRoom(f"{path}: the ledger cannot be kept here: {error.strerror or error}") from error
+        why = error.strerror or error
+        raise NoRoom(f"{path}: the ledger cannot be kept here: {why}", full=error.errno in _FULL) from error
     try:
         return _patiently(lambda: _connected(path), patience)
     except sqlite3.Error as error:
@@ -57,19 +61,37 @@ def meaning(error: sqlite3.Error, path: Path) -> RetinueError:
     if code in _DISK:
         if code != sqlite3.SQLITE_FULL and _full(path):
             code = sqlite3.SQLITE_FULL
-        do = "; make room and try again" if code == sqlite3.SQLITE_FULL else ""
-        return NoRoom(f"{path}: {_DISK[code]} ({error}){do}")
+        full = code == sqlite3.SQLITE_FULL
+        do = "; make room and try again" if full else ""
+        return NoRoom(f"{path}: {_DISK[code]} ({error}){do}", full=full)
     if code in _BROKEN or code is None:
         return damaged(path, "the ledger", error)
     return Failed(f"{path}: the ledger refused a statement ({error})")
 
 
 def _full(path: Path) -> bool:
-    """A full disk often shows as another error: the log's index cannot be made, or a page cannot be written."""
+    """A full disk often shows as another error: the log's index cannot be made, or a page cannot be written. A share of
+    the disk that is used up shows only to those who write."""
     with suppress(OSError):
         disk = os.statvfs(path.parent)
-        return disk.f_bavail * disk.f_frsize < _LEAST_ROOM
+        if disk.f_bavail * disk.f_frsize < _LEAST_ROOM:
+            return True
+    try:
+        _grown(path)
+    except OSError as error:
+        return error.errno in _FULL
     return False
+
+
+def _grown(path: Path) -> None:
+    """A nameless file beside the log becomes as long as the log, and a little longer."""
+    log = path.with_name(f"{path.name}-wal")
+    size = max((each.stat().st_size for each in (path, log) if each.exists()), default=0)
+    descriptor = os.open(path.parent, os.O_TMPFILE | os.O_WRONLY | os.O_CLOEXEC, 0o600)
+    try:
+        os.pwrite(descriptor, bytes(_LEAST_ROOM), size)
+    finally:
+        os.close(descriptor)
 
 
 def damaged(path: Path, thing: str, error: Exception) -> Unreadable:

@@ -23,6 +23,7 @@ from retinue.runtime.outcome import Outcome, failure
 from retinue.runtime.patience import Patience
 from retinue.runtime.prepare import Plan, prepare
 from retinue.runtime.recover import at_rest, conclusion, recounted, unanswered
+from retinue.runtime.room import Room
 from retinue.runtime.send import WAKE
 from retinue.runtime.speaking import CANCELLED, Speaking
 from retinue.runtime.standing import keep_counts, parked
@@ -56,15 +57,15 @@ async def _worked(run_id: str, ports: Ports, interruptions: Interruptions) -> bo
         with interruptions.reaching(run_id, this.interrupted):
             outcome = await this.done()
     except Parked:
-        return await parked(this.run, ports) or None
+        return await parked(this.run, this.ports) or None
     except asyncio.CancelledError:
         await keep_counts(this.run, ports)
         raise
     except RetinueError as error:
         outcome = failure(error)
     if outcome.waiting_for is not None:
-        return await aside(this.run, outcome.waiting_for, ports) or None
-    return await _ended(this.run, outcome, ports)
+        return await aside(this.run, outcome.waiting_for, this.ports) or None
+    return await _ended(this.run, outcome, this.ports)
 
 
 async def _ended(run: Run, outcome: Outcome, ports: Ports) -> bool | None:
@@ -90,8 +91,9 @@ class _Work:
     """One run being worked, from where its file stands."""
 
     def __init__(self, run: Run, ports: Ports) -> None:
-        self.ports = ports
-        self.desk = Desk(run, ports)
+        self.room = Room(run, ports, stopped=self._stopped, went_on=self._went_on)
+        self.ports = self.room.ports
+        self.desk = Desk(run, self.ports)
         self.watch = Stopwatch()
         self.patience = Patience(ports.limits)
         self.speaking = Speaking(self.desk, self.watch)
@@ -132,7 +134,8 @@ class _Work:
                 raise TimedOut(f"the deadline passed: {self._deadline()}") from error
             finally:
                 if not self._dying() and not self.calling.parked:
-                    await self._left(talk)
+                    with self.room.hurried():
+                        await self._left(talk)
 
     async def _opened(self, session: Session, stack: AsyncExitStack) -> Conversation:
         """The ledger gave us the session, so whoever else holds its folder only looks into it: worth a moment."""
@@ -307,6 +310,17 @@ class _Work:
         if self.run.deadline_at is not None:
             left = max(0.0, (self.run.deadline_at - self.ports.chance.now()).total_seconds())
             self.clock.reschedule(asyncio.get_running_loop().time() + left)
+
+    def _stopped(self) -> None:
+        """Nothing of it can go on: the deadline waits with it."""
+        with suppress(RuntimeError):  # it is running out this very moment, or the work is over
+            self.clock.reschedule(None)
+
+    def _went_on(self, waited: timedelta) -> None:
+        if self.run.deadline_at is not None:
+            self.desk.run = replace(self.run, deadline_at=self.run.deadline_at + waited)
+        with suppress(RuntimeError):  # the same
+            self._wound()
 
     async def _rewound(self) -> None:
         """A definition's own deadline, counted from the first start like any other. It is found before the first turn,

@@ -14,6 +14,9 @@ from retinue.store import names
 Stamp = tuple[int, int, int, int]
 """Inode, size, and both times in nanoseconds: what differs when a file was changed or replaced."""
 
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The disk, this user's share of it, or what this process may put into one file: each can be raised while we wait."""
+
 _PIECE = 256 * 1024
 
 
@@ -143,4 +146,7 @@ def unused(folder: str, name: str) -> str:
 
 def no_room(path: str, error: OSError) -> NoRoom:
     reason = error.strerror or str(error)
-    return NoRoom(f"Cannot write {path}: {reason}; nothing was added. Free the disk or make it writable")
+    return NoRoom(
+        f"Cannot write {path}: {reason}; nothing was added. Free the disk or make it writable",
+        full=error.errno in FULL,
+    )

@@ -211,7 +211,7 @@ class Follower:
             self._note(f"{self._who(event)}{event.data['tool']} did not work")
 
     def on_state(self, event: Event) -> None:
-        if event.data.get("torn"):
+        if event.data.get("note") and (event.data.get("torn") or event.data.get("phase") == Waiting.DISK):
             self.terminal.note(f"{self._who(event)}{event.data['note']}", colour="33")
         elif note := event.data.get("note"):
             self._note(f"{self._who(event)}{note}")

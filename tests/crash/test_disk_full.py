@@ -1,0 +1,92 @@
+"""A disk that is really full: a small one of its own, filled in the midst of a run and emptied again."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+INSIDE = """
+import asyncio, errno, json, os, subprocess, sys
+from pathlib import Path
+import retinue
+from retinue.config import load
+
+home, disk, script = sys.argv[1:]
+filler = Path(disk) / "filler"
+sent = []
+
+@retinue.tool(effect="once")
+async def mail() -> str:
+    "Fills the disk to its last byte, and does something that must not happen twice."
+    sent.append("mail")
+    with open(filler, "wb", buffering=0) as file:
+        for piece in (65536, 4096, 1):
+            try:
+                while True:
+                    file.write(bytes(piece))
+            except OSError as error:
+                assert error.errno == errno.ENOSPC
+    return "y" * 20000
+
+async def main():
+    env = {"RETINUE_HOME": home, "RETINUE_CONFIG": home + "-config", "RETINUE_MODEL": "scripted:" + script}
+    notes = []
+    async with retinue.open(config=load(env), tools=[mail], approvals="auto") as app:
+        with app.listen(lambda event: notes.append(event.data.get("note"))):
+            run = await app.start("Send it.", workspace="/")
+            while not any(note and "waits for room" in note for note in notes):
+                await asyncio.sleep(0.01)
+            await asyncio.sleep(1)
+            listed = subprocess.run(
+                [sys.executable, "-m", "retinue", "runs", "list", "--json"], env=os.environ | env,
+                capture_output=True, text=True)
+            filler.unlink()
+            ended = await app.wait(run.id)
+        texts = [len(e.text) for e in await app.entries(run.session_id) if getattr(e, "of", "")]
+    print(json.dumps({"listed": [listed.returncode, *json.loads(listed.stdout)], "status": ended.status, "text": ended.text,
+        "error": ended.error, "sent": sent, "results": texts, "turns": ended.turns, "notes": [n for n in notes if n]}))
+
+asyncio.run(main())
+"""
+
+
+async def seen(tmp_path: Path, disk: Path) -> Any:
+    """What a run on that small disk came to."""
+    home, script = tmp_path / "home", tmp_path / "script.json"
+    disk.mkdir(parents=True)
+    script.write_text(json.dumps([{"text": "I send it.", "tools": [{"name": "mail"}]}, "Sent."]))
+    small = ["bwrap", "--dev-bind", "/", "/", "--size", "4000000", "--tmpfs", str(disk)]
+    process = await asyncio.create_subprocess_exec(
+        *small, sys.executable, "-c", INSIDE, str(home), str(disk), str(script), stdout=subprocess.PIPE
+    )
+    out, _ = await process.communicate()
+    assert process.returncode == 0
+    return json.loads(out)
+
+
+async def test_a_run_waits_until_the_disk_of_its_conversation_has_room_again(tmp_path: Path):
+    """Shows: P06."""
+    disk = tmp_path / "home" / "sessions"
+    run = await seen(tmp_path, disk)
+    [note] = run["notes"]
+    assert note.startswith(f"waits for room on the disk: Cannot write {disk}/")
+    code, listed = run["listed"]
+    assert (code, listed["status"], listed["waiting_for"]) == (0, "waiting", "disk")
+    assert listed["error"].startswith(f"Cannot write {disk}/")
+    assert (run["status"], run["text"], run["error"]) == ("done", "Sent.", "")
+    assert (run["sent"], run["results"], run["turns"]) == (["mail"], [20000], 2)
+
+
+async def test_a_run_waits_until_the_disk_of_everything_has_room_again(tmp_path: Path):
+    """Not even that it waits can be written down then.
+
+    Shows: P06.
+    """
+    run = await seen(tmp_path, tmp_path / "home")
+    [note] = run["notes"]
+    assert f"{tmp_path}/home/ledger.db: the disk is full" in note
+    assert run["listed"][0] == 0
+    assert (run["status"], run["text"], run["error"]) == ("done", "Sent.", "")
+    assert (run["sent"], run["results"], run["turns"]) == (["mail"], [20000], 2)

@@ -1,0 +1,301 @@
+"""A full disk: a run waits for room with what it has in hand, gives its slot up, and goes on by itself."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from retinue.app.wiring import orders
+from retinue.domain.limits import Limits
+from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.transcript import Returned
+from retinue.errors import Held, NoRoom, RetinueError
+from retinue.ports import Ports, Tx
+from retinue.runtime import room
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+FULL = NoRoom("Cannot write /home/x/session.md: No space left on device", full=True)
+BROKEN = NoRoom("Cannot write /home/x/session.md: Input/output error")
+
+
+@pytest.fixture(autouse=True)
+def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(room, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(room, "MOMENT_SECONDS", 0.01)
+
+
+class Disk:
+    """A disk that takes so much and then no more, until somebody makes room."""
+
+    def __init__(self, takes: int, error: RetinueError = FULL) -> None:
+        self.takes = takes
+        self.error = error
+        self.refused = 0
+
+    def write(self) -> None:
+        self.takes -= 1
+        if self.takes < 0:
+            self.refused += 1
+            raise self.error
+
+    def make_room(self) -> None:
+        self.takes = 1_000_000
+
+    async def hit(self, times: int = 3) -> None:
+        while self.refused < times:  # noqa: ASYNC110  (nobody tells of it)
+            await asyncio.sleep(0.001)
+
+
+class Files:
+    """Conversations on that disk."""
+
+    def __init__(self, store: Any, disk: Disk) -> None:
+        self._store = store
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    async def create(self, new: Any) -> Any:
+        self._disk.write()
+        return await self._store.create(new)
+
+    @asynccontextmanager
+    async def open(self, session: Any) -> AsyncGenerator[Any]:
+        async with self._store.open(session) as talk:
+            add = talk.append
+
+            async def append(*entries: Any) -> None:
+                self._disk.write()
+                await add(*entries)
+
+            talk.append = append
+            yield talk
+
+
+class Rows:
+    """A ledger on that disk: looking costs no room."""
+
+    def __init__(self, ledger: Any, disk: Disk) -> None:
+        self._ledger = ledger
+        self._disk = disk
+
+    async def do(self, step: Callable[[Tx], Any]) -> Any:
+        self._disk.write()
+        return await self._ledger.do(step)
+
+    async def look(self, step: Callable[[Tx], Any]) -> Any:
+        return await self._ledger.look(step)
+
+
+def on(house: Any, **ports: Any) -> Ports:
+    """The house goes on with other ports."""
+    made = replace(house.ports, **ports)
+    house.engine.start(orders(made, lambda _, error: house.crashes.append(error), lambda _: True))
+    house.ports = made
+    return made
+
+
+async def waits(house: Any, run: Run) -> Run:
+    while (now := await house.now(run)).status is not Status.WAITING:  # noqa: ASYNC110  (the same)
+        await asyncio.sleep(0.001)
+    return now
+
+
+@tool(effect="once")
+async def mail() -> str:
+    """Sends it."""
+    SENT.append("mail")
+    return "sent"
+
+
+SENT: list[str] = []
+
+
+@pytest.mark.parametrize("takes", range(5))
+async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: Any, takes: int):
+    """Every entry of it in turn finds the disk full: none is asked for or done a second time.
+
+    Shows: P06.
+    """
+    SENT.clear()
+    async with world.open(calls(("mail", "{}"), text="I send it."), says("Sent."), tools=[mail]) as house:
+        disk = Disk(takes)
+        session = await house.begin()
+        on(house, store=Files(house.store, disk))
+        run = await house.ask("Send it.", session=session)
+        if takes < 4:
+            now = await waits(house, run)
+            assert (now.waiting_for, now.error) == (Waiting.DISK, str(FULL))
+            notes = [e.data["note"] for e in house.events if e.data.get("note")]
+            assert notes == [f"waits for room on the disk: {FULL}"]
+            await disk.hit()
+            disk.make_room()
+        ended = await house.ended(run)
+        assert (ended.status, ended.text, ended.error) == (Status.DONE, "Sent.", "")
+        assert ended.attempts == 1
+        assert (len(house.driver.asked), SENT) == (2, ["mail"])
+        assert await house.said(run) == ["I send it.", "Sent."]
+        assert [each.text for each in await house.results(run)] == ["sent"]
+
+
+@pytest.mark.parametrize("takes", range(4))
+async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(world: Any, takes: int):
+    """Shows: P06."""
+    SENT.clear()
+    async with world.open(calls(("mail", "{}"), text="I send it."), says("Sent."), tools=[mail]) as house:
+        disk = Disk(1 + takes)  # the run is born
+        on(house, ledger=Rows(house.ports.ledger, disk))
+        run = await house.ask("Send it.")
+        if takes < 3:
+            await disk.hit()
+            assert not (await house.now(run)).status.final
+            disk.make_room()
+        ended = await house.ended(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Sent.")
+        assert (len(house.driver.asked), SENT) == (2, ["mail"])
+        assert await house.said(run) == ["I send it.", "Sent."]
+
+
+async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: Any):
+    """Shows: P27."""
+    async with world.open(calls(("mail", "{}")), says("Sent."), tools=[mail]) as house:
+        disk = Disk(2, Held("ledger.db: another process keeps the ledger locked"))
+        on(house, ledger=Rows(house.ports.ledger, disk))
+        run = await house.ask("Send it.")
+        await disk.hit(5)
+        disk.make_room()
+        assert (await house.ended(run)).status is Status.DONE
+
+
+async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: Any):
+    """Shows: P06."""
+    async with world.open(
+        by_agent={"First.": [says("One.")], "Second.": [says("Two.")]}, limits=Limits(max_live=1)
+    ) as house:
+        disk = Disk(1)
+        whole = house.ports
+        session = await house.begin()
+        on(house, store=Files(house.store, disk))
+        first = await house.ask("First.", session=session)
+        await waits(house, first)
+        on(house, store=whole.store)
+        second = await house.run("Second.")
+        assert second.status is Status.DONE
+        assert (await house.now(first)).status is Status.WAITING
+        disk.make_room()
+        assert (await house.ended(first)).text == "One."
+
+
+async def test_the_time_without_room_is_not_the_runs(world: Any):
+    async with world.open(says("Done.")) as house:
+        disk = Disk(1)
+        session = await house.begin()
+        on(house, store=Files(house.store, disk))
+        run = await house.ask("Go.", session=session, deadline_seconds=0.3)
+        await waits(house, run)
+        await asyncio.sleep(0.5)
+        disk.make_room()
+        ended = await house.ended(run)
+        assert ended.status is Status.DONE
+        assert ended.deadline_at - ended.started_at > timedelta(seconds=0.7)
+
+
+async def test_a_run_that_waits_for_room_can_be_cancelled(world: Any):
+    async with world.open(says("Never kept.")) as house:
+        disk = Disk(1)
+        session = await house.begin()
+        on(house, store=Files(house.store, disk))
+        run = await house.ask("Go.", session=session)
+        await waits(house, run)
+        assert (await house.cancel(run)).status is Status.CANCELLED
+        disk.make_room()
+        ended = await house.ended(run)
+        assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
+
+
+async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_go_on(world: Any):
+    async with world.open(calls(("mail", "{}")), says("Never."), tools=[mail]) as house:
+        SENT.clear()
+        disk = Disk(1)
+        session = await house.begin()
+        on(house, store=Files(house.store, disk))
+        run = await house.ask("Go.", session=session)
+        now = await waits(house, run)
+        gone = now.ended(Status.CANCELLED, at=house.ports.chance.now(), reason=Reason.USER_CANCEL)
+
+        def step(tx: Tx) -> None:
+            tx.set_run(gone)
+
+        await house.ports.ledger.do(step)
+        disk.make_room()
+        assert (await house.ended(run)).status is Status.CANCELLED
+        assert SENT == []
+
+
+async def test_a_process_that_dies_while_it_waits_for_room_leaves_a_run_that_can_be_resumed(world: Any):
+    """Shows: P06."""
+    async with world.open(says("Lost with the process.")) as house:
+        session = await house.begin()
+        on(house, store=Files(house.store, Disk(1)))
+        run = await house.ask("Go.", session=session)
+        await waits(house, run)
+    async with world.open(says("Here.")) as house:
+        left = await house.now(run)
+        assert (left.status, left.waiting_for) == (Status.WAITING, Waiting.DISK)
+        ended = await house.resume(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Here.")
+
+
+async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_conversation(world: Any):
+    async with world.open(says("x")) as house:
+        session = await house.begin()
+        on(house, store=Files(house.store, Disk(1)))
+        first = await house.ask("Go.", session=session)
+        await waits(house, first)
+    async with world.open(says("Heard.")) as house:
+        second = await house.ask("And?", session=session)
+        house.engine.start(
+            orders(
+                house.ports, lambda _, error: house.crashes.append(error), lambda o: o == house.ports.owner
+            )
+        )
+        assert (await house.ended(second)).status is Status.DONE
+        assert (await house.now(first)).status is Status.QUEUED
+
+
+async def test_a_child_is_made_once_there_is_room_for_it(world: Any):
+    """Shows: P06."""
+    world.agent("helper")
+    asks = ("PersistentAgent", json.dumps({"preset": "helper", "description": "look", "prompt": "Look."}))
+    by_agent = {"Go.": [calls(asks), says("Good.")], "Look.": [says("Here.")]}
+    async with world.open(by_agent=by_agent) as house:
+        session = await house.begin()
+        disk = Disk(2)
+        on(house, store=Files(house.store, disk))
+        run = await house.ask("Go.", session=session)
+        await waits(house, run)
+        await disk.hit()
+        disk.make_room()
+        while not (ended := await house.now(run)).status.final:
+            await house.engine.change()
+        assert (ended.status, ended.text) == (Status.DONE, "Good.")
+        assert len(ended.children) == 1
+        assert len(house.driver.asked) == 3
+
+
+async def test_a_broken_disk_is_not_waited_for(world: Any):
+    """Shows: P08."""
+    async with world.open(says("Never kept.")) as house:
+        session = await house.begin()
+        on(house, store=Files(house.store, Disk(1, BROKEN)))
+        run = await house.run("Go.", session=session)
+        assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, str(BROKEN))
+        assert [type(each) for each in await house.entries(run) if isinstance(each, Returned)] == []
+        assert await house.said(run) == []
