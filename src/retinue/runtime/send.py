@@ -64,7 +64,12 @@ async def send(ask: Ask, session: Session, ports: Ports, *, owner: str | None = 
 
 async def unbroken(work: Awaitable[T]) -> T:
     """Whoever waits for it may be stopped; it is not. A step cannot be taken back, so neither can what belongs to it."""
-    return await asyncio.shield(asyncio.ensure_future(work))
+    task = asyncio.ensure_future(work)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody is left to be told
+        raise
 
 
 def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
@@ -154,11 +159,14 @@ def _busy(run: Run, tx: Tx, *, newborn: bool) -> bool:
     going_on = tx.runs(status=(Status.RUNNING, Status.WAITING), session=run.session_id)
     if any(not other.aside for other in going_on):
         return True
-    queued = tx.runs(status=(Status.QUEUED,), session=run.session_id)
+    queued = (each for each in tx.runs(status=(Status.QUEUED,), session=run.session_id) if each.id != run.id)
+    if newborn:
+        return next(queued, None) is not None
+    # Two may have been born at one time of the clock: their ids say who goes first, or each would wait for the other.
+    mine = (run.created_at, run.id)
     return any(
-        newborn or (other.started_at is not None and other.owner == run.owner)
+        other.started_at is not None and other.owner == run.owner and (other.created_at, other.id) < mine
         for other in queued
-        if other.id != run.id and other.created_at <= run.created_at
     )
 
 
