@@ -64,6 +64,8 @@ async def end(
 
 def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
     """Looking and ending are one step, so no announcement falls between them."""
+    if run.tool_calls:
+        _let_go(run, tx, ports)
     if news(run, tx, limit=1):
         tx.set_run(run)
         return run
@@ -73,6 +75,16 @@ def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
     tx.set_run(aside)
     tx.emit(told("run.state", aside, ports, phase="child"))
     return aside
+
+
+def _let_go(run: Run, tx: Tx, ports: Ports) -> None:
+    """Whoever has spoken its last word has no call open. What was to answer one that somebody else had to answer, while
+    the run lay in the queue of a dead process, is announced instead."""
+    for child in tx.runs(parent_run=run.id, awaited=True, status=LIVE):
+        tx.set_run(replace(child, awaited=False))
+    for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
+        if (ended := tx.run(left.run)) is not None:
+            tx.set_delivery(left.announced(announcement(ended, nonce(ports))))
 
 
 def closed(
@@ -107,7 +119,19 @@ def closed(
         _unheard(ended, tx)
     if ended.ask.parent_run is not None:
         _post(ended, tx, ports, stirred, answers=run.awaited)
+    if status is not Status.CANCELLED:
+        _handed_over(ended, tx, ports, stirred)
     return ended
+
+
+def _handed_over(ended: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
+    """What came while it was going on, and it ended before it could hear: somebody else of its conversation hears it,
+    or is woken for it. Once for each announcement: whoever was woken and cannot hear either is not woken again."""
+    for left in news(ended, tx):
+        above = tx.run(left.by)
+        if above is not None and tx.run_by_key(f"{WAKING}{left.id}") is None:
+            _announce(above, left, tx, ports, stirred)
+            return
 
 
 def _unheard(woken: Run, tx: Tx) -> None:
