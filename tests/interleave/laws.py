@@ -1,0 +1,191 @@
+"""The laws: what holds after every step of the ledger, and what holds when all is quiet."""
+
+import re
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from plan import Plan
+
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.approval import Approval, State
+from retinue.domain.run import NEXT, Run, Status, Waiting
+from retinue.domain.transcript import Entry, Notice, Returned, dangling
+from retinue.ports import Tx
+
+WAKE = "wake"
+MOVING = (Status.QUEUED, Status.RUNNING)
+
+KNOWN = (
+    re.compile(
+        r"is idle and its call .* has no result"
+    ),  # of a run stopped as it began, parked, or given up as lost
+    re.compile(
+        r"was taken, and the call's result is .* is open in "
+    ),  # a person spoke to the child at that moment
+)
+"""What is known not to hold yet, each with where it is seen. Everything else must."""
+
+
+class Steps:
+    """What each step may leave behind. Nothing is raised in a step: it would be taken for the step's own failure."""
+
+    def __init__(self, plan: Plan, breach: Callable[[str], None]) -> None:
+        self._plan = plan
+        self._breach = breach
+        self._before: dict[str, Run] = {}
+
+    def seen(self, tx: Tx) -> None:
+        runs = tx.runs()
+        self._bounded(runs)
+        for run in runs:
+            if (old := self._before.get(run.id)) != run:
+                self._moved(old, run)
+                self._before[run.id] = run
+        inside = Counter(
+            run.session_id for run in runs if run.status in (Status.RUNNING, Status.WAITING) and not run.aside
+        )
+        for session, count in inside.items():
+            if count > 1:
+                self._breach(f"{count} runs of session {session} go on at once")
+
+    def _bounded(self, runs: Iterable[Run]) -> None:
+        plan = self._plan
+        running = [run for run in runs if run.status is Status.RUNNING]
+        if len(running) > plan.max_live:
+            self._breach(f"{len(running)} runs are running, and {plan.max_live} is the most")
+        for requester, count in Counter(run.ask.requester for run in running if run.ask.parent_run).items():
+            if count > plan.per_requester:
+                self._breach(f"{count} runs of {requester} are running, and {plan.per_requester} is the most")
+        trees = Counter(run.root for run in runs if run.ask.source != WAKE)
+        for root, count in trees.items():
+            if count > plan.per_tree:
+                self._breach(f"the tree of {root} has {count} runs, and {plan.per_tree} is the most")
+
+    def _moved(self, old: Run | None, run: Run) -> None:
+        if old is not None and old.status is not run.status and run.status not in NEXT[old.status]:
+            self._breach(f"run {run.id} was {old.status} and became {run.status}")
+        if run.status.final and (run.owner or run.awaited):
+            self._breach(f"run {run.id} is {run.status} and still has an owner or is awaited")
+        if run.depth > self._plan.depth:
+            self._breach(f"run {run.id} is {run.depth} deep, and {self._plan.depth} is the deepest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Quiet:
+    """Everything there is when nothing goes on any more."""
+
+    runs: Mapping[str, Run]
+    deliveries: list[Delivery]
+    approvals: list[Approval]
+    talks: Mapping[str, list[Entry]]
+    """The conversations that are still there, by session."""
+
+    def breaches(self) -> Iterable[str]:
+        for run in self.runs.values():
+            if run.status.live and not self._may_live(run):
+                yield f"an orphan: run {run.id} of {run.agent} is {run.status} ({run.waiting_for})"
+            yield from self._one_delivery(run)
+        for delivery in self.deliveries:
+            yield from self._settled(delivery)
+        for session, entries in self.talks.items():
+            yield from self._in_order(session, entries)
+
+    def lines(self) -> Iterable[str]:
+        """What stands in the ledger, for whoever looks into a case."""
+        for run in self.runs.values():
+            state = f"{run.status} {run.waiting_for or ''}{' aside' * run.aside}{' awaited' * run.awaited}"
+            yield f"run {run.id} {run.ask.door} of {run.ask.parent_run} in {run.session_id}: {state} {run.owner}"
+        for each in self.deliveries:
+            yield f"delivery {each.id} of {each.run} to {each.by}: {each.state} answers={each.answers} {each.taken_by}"
+
+    def _may_live(self, run: Run) -> bool:
+        """It waits for a person, or for one who does."""
+        if run.status is Status.WAITING and run.waiting_for is Waiting.APPROVAL:
+            return any(each.run == run.id and each.state is State.PENDING for each in self.approvals)
+        if run.status is Status.WAITING and run.waiting_for is Waiting.CHILD:
+            asked = [
+                each for each in self.runs.values() if each.ask.parent_run == run.id and each.status.live
+            ]
+            return any(map(self._may_live, asked))
+        return run.status is Status.QUEUED and any(
+            each.status is Status.WAITING and not each.aside and self._may_live(each)
+            for each in self.runs.values()
+            if each.session_id == run.session_id and each.id != run.id
+        )
+
+    def _one_delivery(self, run: Run) -> Iterable[str]:
+        count = sum(each.run == run.id for each in self.deliveries)
+        due = 1 if run.status.final and run.ask.parent_run is not None else 0
+        if count != due:
+            yield f"run {run.id} ({run.status}) has {count} deliveries instead of {due}"
+
+    def _settled(self, delivery: Delivery) -> Iterable[str]:
+        asker, ended = self.runs[delivery.by], self.runs[delivery.run]
+        what = f"delivery {delivery.id} of run {ended.id} ({ended.status}, {ended.ask.door}) to {asker.id} ({asker.status})"
+        if delivery.state is Delivered.DISCARDED:
+            if asker.status is not Status.CANCELLED and not (delivery.answers and asker.status.final):
+                yield f"{what} was discarded"
+        elif delivery.state is Delivered.PENDING:
+            if not self._may_pend(delivery, asker):
+                yield f"{what} was never heard (answers: {delivery.answers})"
+        elif delivery.state is Delivered.FAILED:
+            if not self._may_fail(delivery):
+                yield f"{what} counts as failed"
+        elif delivery.session in self.talks:
+            yield from self._heard(delivery, asker, ended, what)
+        unneeded = not delivery.keep and delivery.state is not Delivered.PENDING and not delivery.cleared
+        if unneeded and ended.session_id in self.talks:
+            yield f"{what}: its session was not to be kept and is still there"
+
+    def _may_pend(self, delivery: Delivery, asker: Run) -> bool:
+        """Nobody is left to hear it, or somebody still will, or a person stopped whoever would have."""
+        if delivery.session not in self.talks:
+            return True
+        if delivery.answers:
+            return asker.status.live
+        here = [run for run in self.runs.values() if run.session_id == delivery.session]
+        return any(run.status.live or run.status is Status.CANCELLED for run in here)
+
+    def _may_fail(self, delivery: Delivery) -> bool:
+        """Somebody was woken for it, and came to an end before it could hear."""
+        woken = (run for run in self.runs.values() if run.ask.key == f"wake:{delivery.id}")
+        return any(run.status in (Status.FAILED, Status.TIMED_OUT, Status.LOST) for run in woken)
+
+    def _heard(self, delivery: Delivery, asker: Run, ended: Run, what: str) -> Iterable[str]:
+        entries = self.talks[delivery.session]
+        if delivery.answers:
+            found = [each for each in entries if isinstance(each, Returned) and each.of == delivery.taken_by]
+            if len(found) != 1:
+                yield f"{what} stands {len(found)} times in the conversation"
+            elif (
+                asker.status is Status.DONE
+                and ended.status is Status.DONE
+                and not self._says(found[0], ended)
+            ):
+                yield f"{what} was taken, and the call's result is {found[0].text!r}"
+            return
+        told = [each for each in entries if isinstance(each, Notice) and each.id == delivery.id]
+        if len(told) != 1:
+            yield f"{what} stands {len(told)} times in the conversation"
+        elif told[0].text != delivery.text:
+            yield f"{what} was told in other words"
+
+    def _says(self, result: Returned, ended: Run) -> bool:
+        """Whether the result holds what the child said last; one door asks a child that said little once more."""
+        return ended.ask.door in ("agent", "agent_ask") or ended.text in result.text
+
+    def _in_order(self, session: str, entries: list[Entry]) -> Iterable[str]:
+        live = [run for run in self.runs.values() if run.session_id == session and run.status.live]
+        if not live and (left := dangling(entries)):
+            yield f"session {session} is idle and its call {left[0].id} of {left[0].tool} has no result"
+        for call, count in Counter(each.of for each in entries if isinstance(each, Returned)).items():
+            if count > 1:
+                yield f"call {call} of session {session} has {count} results"
+        known = {
+            each.id for each in self.deliveries if each.state is Delivered.DELIVERED and not each.answers
+        }
+        for each in entries:
+            if isinstance(each, Notice) and each.kind == "announcement" and each.id not in known:
+                yield f"session {session} heard {each.id}, which is not in the outbox as delivered"

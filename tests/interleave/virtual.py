@@ -1,0 +1,89 @@
+"""Time that stands still while anything can go on, and no thread: the same numbers give the same interleaving."""
+
+import asyncio
+import selectors
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from itertools import count
+from random import Random
+from typing import Any, TypeVar
+
+from retinue.engine.chance import ulid, uuid7
+from retinue.ledger.aside import Aside, Then, Work
+from retinue.ports import Chance
+from retinue.store.threads import Threads
+
+T = TypeVar("T")
+START = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
+_BORN = int(START.timestamp() * 1000)
+
+
+class Stalled(Exception):
+    """Nothing is ready and nothing is due, and yet somebody waits."""
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """When nothing is ready the clock moves to what is due next, and nobody waits for it."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        super().__init__(_Impatient(self))
+
+    def time(self) -> float:
+        return self.now
+
+
+class _Impatient(selectors.SelectSelector):
+    def __init__(self, loop: VirtualLoop) -> None:
+        super().__init__()
+        self._loop = loop
+
+    def select(self, timeout: float | None = None) -> Any:
+        if timeout is None:
+            raise Stalled
+        self._loop.now += max(0.0, timeout)
+        return super().select(0)
+
+
+def virtual_chance(random: Random, *, coarse: bool) -> Chance:
+    """For all processes of a world: ids rise by time and are never given twice. A coarse clock shows the same time to
+    many who look at once, as clocks do."""
+    ticks, entries, uuids = count(), count(1), count(1)
+
+    def now() -> datetime:
+        moved = 0 if coarse else next(ticks)
+        return START + timedelta(seconds=asyncio.get_running_loop().time(), microseconds=moved)
+
+    def born() -> int:
+        return _BORN + int(asyncio.get_running_loop().time() * 1000)
+
+    return Chance(
+        now=now,
+        entry_id=lambda: ulid(born() << 80 | next(entries)),
+        uuid=lambda: uuid7(born() << 74 | next(uuids)),
+        uniform=random.uniform,
+    )
+
+
+class NoThreads(Threads):
+    """The store's work, done at once."""
+
+    def do(self, work: Callable[[], T]) -> "asyncio.Future[T]":
+        future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
+        try:
+            future.set_result(work())
+        except Exception as error:  # noqa: BLE001  (it is raised again, in the task that waits)
+            future.set_exception(error)
+        return future
+
+
+class NoAside(Aside):
+    """The ledger's commits, made at once and told a moment later."""
+
+    def do(self, work: Work, then: Then) -> None:
+        value, error = None, None
+        try:
+            value = work()
+        except Exception as caught:  # noqa: BLE001  (it is handed on)
+            error = caught
+        asyncio.get_running_loop().call_soon(then, value, error)
