@@ -307,9 +307,12 @@ class _Work:
             return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
 
     def _wound(self) -> None:
+        """The wall's clock is asked once, and from then on one that nobody sets. A clock that was set back meanwhile
+        gives nobody more than the whole time anew."""
         if self.run.deadline_at is not None:
-            left = max(0.0, (self.run.deadline_at - self.ports.chance.now()).total_seconds())
-            self.clock.reschedule(asyncio.get_running_loop().time() + left)
+            left = (self.run.deadline_at - self.ports.chance.now()).total_seconds()
+            most = self.ports.limits.deadline(self.deadline_seconds)
+            self.clock.reschedule(asyncio.get_running_loop().time() + min(max(0.0, left), most))
 
     def _stopped(self) -> None:
         """Nothing of it can go on: the deadline waits with it."""

@@ -1,0 +1,80 @@
+"""A clock that is set, in the midst of a run or between two processes: nobody lives for ever, and nobody ends at once."""
+
+import asyncio
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from retinue.domain.run import Reason, Run, Status
+from retinue.engine.chance import system_chance
+from retinue.ports import Chance
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+DAY = timedelta(days=1)
+
+
+@dataclass(slots=True)
+class Wall:
+    """A clock on the wall that somebody sets."""
+
+    off: timedelta = timedelta()
+
+    @property
+    def chance(self) -> Chance:
+        return replace(system_chance(), now=lambda: datetime.now(UTC) + self.off)
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
+async def test_a_clock_that_is_set_while_a_run_is_worked_changes_nothing_for_it(world: Any, jump: timedelta):
+    """Shows: P30."""
+    wall = Wall()
+
+    @tool(effect="read")
+    async def sets() -> str:
+        """Sets the clock."""
+        wall.off = jump
+        return "set"
+
+    async with world.open(calls(("sets", "{}")), says("Done."), tools=[sets], chance=wall.chance) as house:
+        run = await house.run("Go.", deadline_seconds=60)
+        assert (run.status, run.text) == (Status.DONE, "Done.")
+        assert run.duration_ms >= 0
+
+
+@pytest.mark.parametrize("jump", [DAY, -DAY], ids=["a day ahead", "a day back"])
+async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(world: Any, jump: timedelta):
+    """Shows: P30."""
+    wall = Wall()
+    async with world.open(says("Half of this."), hold=True, chance=wall.chance) as house:
+        run = await house.ask("Go.", deadline_seconds=0.3)
+        await house.until("text.delta")
+        wall.off = jump
+        assert (await house.now(run)).status is Status.RUNNING
+        ended = await house.ended(run)
+        assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
+
+
+async def left_behind(world: Any, **wishes: Any) -> Run:
+    async with world.open(says("Half of this."), hold=True) as house:
+        run = await house.ask("Go.", **wishes)
+        await house.until("text.delta")
+    return run
+
+
+async def test_a_clock_set_back_between_two_processes_gives_no_more_than_the_whole_time_anew(world: Any):
+    """Shows: P30."""
+    run = await left_behind(world, deadline_seconds=0.3)
+    async with world.open(says("Half of this."), hold=True, chance=Wall(-DAY).chance) as house:
+        ended = await asyncio.wait_for(house.resume(run), 10)
+        assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
+
+
+async def test_a_clock_set_back_between_two_processes_ends_nothing(world: Any):
+    """Shows: P30."""
+    run = await left_behind(world, deadline_seconds=60)
+    async with world.open(says("Here."), chance=Wall(-DAY).chance) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Here.")
