@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Notice
 from retinue.errors import Failed, ModelFailed
 from retinue.ports import Tool, Tx
+from retinue.runtime.announce import end
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
@@ -401,3 +403,53 @@ async def test_what_cannot_be_heard_is_tried_once_and_then_shown_as_failed(world
         assert (woken.status, child.text) == (Status.FAILED, "Found.")
         (delivery,) = await outbox(house)
         assert (delivery.state, delivery.attempts) == (Delivered.FAILED, 1)
+
+
+async def test_an_empty_answer_to_a_message_is_told_to_nobody_and_keeps_nobody_waiting(world: Any):
+    """Shows: C045."""
+    world.agent("main")
+    world.agent("other")
+    gate = asyncio.Event()
+    wish = ("agents_message", json.dumps({"agentId": "other", "content": "Look.", "mode": "async"}))
+    by_agent = {"Go.": [calls(wish), says("Sent.")], "other": [calls(("ponder", "{}"))]}
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
+        run = await house.ask("Go.", agent="main")
+
+        async def aside() -> bool:
+            return (await house.now(run)).aside
+
+        await soon(aside)
+        child = (await all_runs(house))[1]
+        await end(replace(child, text=""), Status.DONE, house.ports)
+        await house.engine.wait(run.id)
+        assert (await house.now(run)).status is Status.DONE
+        assert [each.state for each in await outbox(house)] == [Delivered.DISCARDED]
+        assert await announced(house, run) == []
+        gate.set()
+
+
+async def test_a_message_to_a_busy_conversation_is_queued_though_no_slot_is_free(world: Any):
+    """Shows: C044."""
+    world.agent("main")
+    world.agent("other")
+    gate = asyncio.Event()
+    wish = ("agents_message", json.dumps({"agentId": "other", "content": "More.", "timeout": 30}))
+    by_agent = {
+        "Go.": [calls(wish), says("Queued, it says."), says("Heard.")],
+        "other": [calls(("ponder", "{}")), says("First."), says("Second.")],
+    }
+    async with world.open(by_agent=by_agent, tools=[gated(gate)], limits=Limits(max_live=2)) as house:
+        session = await house.begin("other")
+        await house.ask("Begin.", session=session)
+        await house.until("tool.started")
+        run = await house.ask("Go.", agent="main")
+
+        async def answered() -> bool:
+            return bool(await house.results(run))
+
+        await soon(answered)
+        (result,) = await house.results(run)
+        assert json.loads(result.text)["status"] == "queued"
+        gate.set()
+        await quiet(house)
+        assert (await house.now(run)).text == "Heard."

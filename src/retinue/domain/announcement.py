@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
-from retinue.domain.run import Run, Status, iso
+from retinue.domain.run import Reason, Run, Status, iso
 from retinue.errors import Failed
 
 
@@ -71,18 +71,28 @@ Words = Callable[[Run, str], str]
 
 def _subagent(run: Run, result: str) -> str:
     name = f"[Subagent: {label(run)}]"
-    return f"{name} Complete.\n\n{result}" if run.status is Status.DONE else f"{name} Failed: {error(run)}"
+    return (
+        f"{name} Complete.\n\n{result}"
+        if run.status is Status.DONE
+        else f"{name} Failed: {_why(run, result)}"
+    )
 
 
 def _response(run: Run, result: str) -> str:
-    said = result if run.status is Status.DONE else f"Error: {error(run)}"
+    said = result if run.status is Status.DONE else f"Error: {_why(run, result)}"
     return f"[Async response, responseId={run.id}]: {said}"
 
 
 def _inbox(run: Run, result: str) -> str:
     if run.status is Status.DONE:
         return f"{label(run)} complete.\n\n{result}"
-    return f"{label(run)} error: {error(run)}"
+    return f"{label(run)} error: {_why(run, result)}"
+
+
+def _why(run: Run, result: str) -> str:
+    """What failed tells why, and not what it had said; who was interrupted was asked what it had come to."""
+    summed_up = run.reason is Reason.INTERRUPTED and result.strip()
+    return f"{error(run)}\n\n{result}" if summed_up else error(run)
 
 
 WORDS: Mapping[str, Words] = {

@@ -156,9 +156,11 @@ def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) 
         keep=ended.ask.keep,
         created_at=ports.chance.now(),
     )
-    dropped = above.status is Status.CANCELLED or (answers and above.status.final) or _silent(ended)
-    if dropped:
+    silent = not answers and _silent(ended)
+    if silent or above.status is Status.CANCELLED or (answers and above.status.final):
         tx.add_delivery(delivery.discarded())
+        if above.aside:  # there is nothing to hear, but perhaps nobody to wait for any more either
+            stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
         return
     tx.add_delivery(delivery)
     tx.emit(told("announcement.posted", ended, ports, delivery=delivery.id, to=above.session_id))

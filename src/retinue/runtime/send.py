@@ -143,6 +143,8 @@ async def claim(run_id: str, ports: Ports) -> Claim:
 
 def _slot(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> Claim:
     """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
+    if newborn and run.ask.unless_busy and _busy(run, tx, newborn=True):
+        return Claim.BUSY
     if tx.count(Status.RUNNING) >= ports.limits.max_live:
         return Claim.FULL
     if run.ask.parent_run is not None:

@@ -81,6 +81,8 @@ async def persistent_agent(
 async def _said(run: Run, ports: Ports) -> str:
     if run.status.live:
         return BACKGROUND.format(run=run.id)
+    if run.reason is Reason.INTERRUPTED and run.text.strip():
+        return report(run, run.text, nonce(ports))
     if run.status is Status.CANCELLED:
         raise Failed(ABORTED)
     if run.status is not Status.DONE:
