@@ -55,6 +55,16 @@ def test_an_owner_is_alive_until_it_is_closed(tmp_path: Path):
     owner.close()
 
 
+def test_an_owner_whose_file_cannot_be_removed_is_dead_all_the_same(tmp_path: Path):
+    """The disk may refuse anything, and what was done before is not undone by that."""
+    owner = Owner(tmp_path)
+    owner.path.unlink()
+    owner.path.mkdir()
+    owner.close()
+    assert not Owner.alive(tmp_path, owner.id)
+    assert owner.path.exists()
+
+
 def test_two_owners_of_one_process_are_two(tmp_path: Path):
     with Owner(tmp_path) as one, Owner(tmp_path) as two:
         assert one.id != two.id

@@ -27,10 +27,12 @@ class Owner:
         self.id = self.path.name
 
     def close(self) -> None:
-        """The file goes while it is still locked, so nobody ever sees it unlocked."""
+        """The file goes while it is still locked, so nobody ever sees it unlocked. Where the disk does not let it go,
+        it is a dead owner's, and a later sweep takes it."""
         if self._descriptor < 0:
             return
-        self.path.unlink(missing_ok=True)
+        with suppress(OSError):
+            self.path.unlink()
         os.close(self._descriptor)
         self._descriptor = -1
 

@@ -2,6 +2,7 @@
 
 import secrets
 from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 from retinue.surfaces.cli.command import plainly
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.terminal import Column, Row, Terminal
-from retinue.trials.torture.trial import Part, Wishes, table, tortured
+from retinue.trials.torture.trial import Part, Wishes, figure, table, tortured
 
 ALL = "all"
 
@@ -65,6 +66,7 @@ async def torture(
         terminal.value({"seed": chosen, "broken": len(broken), "parts": [part.as_json() for part in parts]})
     else:
         _shown(terminal, parts)
+        terminal.line(f"\n{figure(parts, datetime.now(UTC).date())}")
     for sentence, folder in broken[:20]:
         terminal.note(f"{sentence} ({folder})", colour="31")
     if broken:

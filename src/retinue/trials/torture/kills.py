@@ -58,8 +58,8 @@ class Life:
             runs, waiting = await self.ground.rows()
             if runs and not any(run.status.live for run in runs):
                 break
-            if waiting:
-                await self.ground.ended("approvals", "answer", waiting[0].id, self.answer(), "--json")
+            answers = [("approvals", "answer", each.id, self.answer(), "--json") for each in waiting]
+            await asyncio.gather(*(self.ground.ended(*words) for words in answers))
             await asyncio.sleep(GLANCE * 2)
         self._progress(began, before)
 

@@ -154,35 +154,46 @@ def _ended(left: Left, tally: Tally) -> None:
 
 def _kept(left: Left, asked: Sequence[Asked], tally: Tally) -> None:
     """What a later request quoted, and what the ledger says was said, stands in the file."""
-    there: dict[str, set[Token]] = defaultdict(set)
+    for sentence in (*_quoted(left, asked), *_past(asked)):
+        tally.breach(Law.LOST, sentence)
+    for run in left.runs.values():
+        if run.status is Status.DONE:
+            for sentence in _said(run, left.talks.get(run.session_id, ())):
+                tally.breach(Law.LOST, sentence)
+
+
+def _quoted(left: Left, asked: Sequence[Asked]) -> Iterable[str]:
+    """An agent's own replies stand there as such, those of others as results and announcements."""
+    own: dict[str, set[Token]] = defaultdict(set)
+    others: dict[str, set[Token]] = defaultdict(set)
     for session, entries in left.talks.items():
-        there[left.place(session)] |= {
-            token for entry in entries if not isinstance(entry, Called) for token in words(entry.text)
-        }
+        for entry in entries:
+            there = own if isinstance(entry, Said) and entry.by == "agent" else others
+            there[left.place(session)] |= set() if isinstance(entry, Called) else {*words(entry.text)}
     for each in asked:
-        for token in sorted(each.seen - there[each.place]):
-            tally.breach(Law.LOST, f"{each.place} quoted {token}, and its file does not hold it")
-    for place, requests in _by_place(asked).items():
+        for token in sorted(each.seen):
+            if token not in (own if token[0] == each.place else others)[each.place]:
+                yield f"{each.place} quoted {token}, and its file does not hold it"
+
+
+def _past(asked: Sequence[Asked]) -> Iterable[str]:
+    """Each request tells what the one before it told, and more."""
+    by_place: dict[str, list[Asked]] = defaultdict(list)
+    for each in asked:
+        by_place[each.place].append(each)
+    for place, requests in by_place.items():
         for before, after in pairwise(requests):
             if after.messages[: len(before.messages)] != before.messages:
-                tally.breach(Law.LOST, f"{place} was asked turn {after.turn} with another past than before")
-    for run in left.runs.values():
-        own = [
-            entry
-            for entry in left.talks.get(run.session_id, ())
-            if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id
-        ]
-        if run.status is Status.DONE and run.text and run.text not in {entry.text for entry in own}:
-            tally.breach(Law.LOST, f"run {run.id} ended with words that its file does not hold")
-        if run.status is Status.DONE and (open_calls := dangling(left.talks.get(run.session_id, ()))):
-            tally.breach(Law.LOST, f"run {run.id} ended, and its call {open_calls[0].id} has no result")
+                yield f"{place} was asked turn {after.turn} with another past than before"
 
 
-def _by_place(asked: Sequence[Asked]) -> Mapping[str, list[Asked]]:
-    found: dict[str, list[Asked]] = defaultdict(list)
-    for each in asked:
-        found[each.place].append(each)
-    return found
+def _said(run: Run, entries: Sequence[Entry]) -> Iterable[str]:
+    """A run that is done has its last words in the file, and no call without a result."""
+    texts = {each.text for each in entries if isinstance(each, Said) and each.run == run.id}
+    if run.text and run.text not in texts:
+        yield f"run {run.id} ended with words that its file does not hold"
+    if calls := dangling(entries):
+        yield f"run {run.id} ended, and its call {calls[0].id} has no result"
 
 
 def _asked(left: Left, asked: Sequence[Asked], faults: int, tally: Tally) -> None:

@@ -10,6 +10,7 @@ import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from datetime import date
 from pathlib import Path
 from typing import Any
 
@@ -119,7 +120,7 @@ class Trial:
             fresh = await points.counted(ground)
         async with self._ground("used", QUICK) as (ground, _):
             await ground.ended("runs", "list")
-            shutil.copytree(ground.home, self._template)
+            shutil.copytree(ground.home, self._template, symlinks=True)
             used = await points.counted(ground)
         self._clear("fresh", "used")
         return points.points(fresh, used)
@@ -210,6 +211,26 @@ def table(parts: Sequence[Part]) -> list[tuple[str, list[str]]]:
     names |= {"all_ended": "seconds until all had ended"}
     rows += [(name, [_number(fact[key]) for fact in facts]) for key, name in names.items()]
     return rows
+
+
+def figure(parts: Sequence[Part], today: date) -> str:
+    """The whole trial in a sentence or two."""
+    faults = {part.name: part.faults for part in parts if part.ended is None}
+    struck = [f"{count:,} {_WORDS.get(name, name)}" for name, count in faults.items()]
+    struck += [f"a restart with {part.name}" for part in parts if part.ended is not None]
+    laws = [(law, sum(len(part.tally.breaches.get(law, ())) for part in parts)) for law in PROMISED]
+    resumed = [each for part in parts for each in part.resumed]
+    times = (
+        f" Resumed in {statistics.median(resumed):.1f} s (median), {max(resumed):.1f} s at worst."
+        if resumed
+        else ""
+    )
+    kept = ", ".join(f"{count} {law}" for law, count in laws)
+    return f"{today.isoformat()}: {', '.join(struck)}: {kept}.{times}"
+
+
+_WORDS = {"system calls": "faults at system calls", "kills": "kills at random moments"}
+PROMISED = (Law.LOST, Law.AGAIN, Law.REPEATED, Law.TOLD, Law.LIVE)
 
 
 def _number(value: float | None) -> str:

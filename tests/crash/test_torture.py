@@ -1,0 +1,234 @@
+"""The torture in its short form, and that its laws notice what they are for."""
+
+import asyncio
+import json
+import random
+import re
+import shutil
+import sys
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.run import Run, Status
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Tx
+from retinue.testing.model_server import ModelServer
+from retinue.trials.torture.effects import FILE
+from retinue.trials.torture.ground import Ground
+from retinue.trials.torture.laws import Law, Tally, judged
+from retinue.trials.torture.model import Asked, Model
+from retinue.trials.torture.points import CALLS, FAULTS, Point, chosen, points
+from retinue.trials.torture.tree import task
+
+
+async def tortured(env: dict[str, str], *words: str) -> tuple[int, Any, str]:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "retinue", "torture", *words,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=env,
+    )  # fmt: skip
+    out, err = await process.communicate()
+    return process.returncode or 0, json.loads(out or b"null"), err.decode()
+
+
+@pytest.mark.timeout(600)
+async def test_whatever_is_killed_nothing_is_lost_asked_done_or_told_twice(isolated_env: dict[str, str]):
+    """Shows: P01, P03, P10, P11, P12, P19, P21, P32."""
+    code, told, err = await tortured(
+        isolated_env, "--kills", "10", "--points", "4", "--running", "20", "--seed", "11", "--json"
+    )
+    assert code == 0, err
+    calls, kills, many = told["parts"]
+    assert [sum(part["laws"].values()) for part in told["parts"]] == [0, 0, 0], err
+    assert calls["faults"] + calls["missed"] == 12
+    assert calls["faults"] > 6
+    assert (kills["faults"], many["faults"], many["part"]) == (10, 1, "20 running")
+    assert kills["resume_worst"] >= kills["resume_median"] > 0
+    assert many["all_ended"] > 0
+
+
+async def test_without_strace_it_says_so_and_goes_on(isolated_env: dict[str, str], tmp_path: Path):
+    code, told, err = await tortured(
+        isolated_env | {"PATH": str(tmp_path)}, "--kills", "0", "--points", "3", "--running", "2", "--json"
+    )
+    assert (code, told["broken"]) == (0, 0)
+    assert "strace is not installed" in err
+    assert [(part["part"], part["faults"]) for part in told["parts"]] == [
+        ("system calls", 0),
+        ("2 running", 1),
+    ]
+
+
+@dataclass(slots=True)
+class Home:
+    """A home in which a tree came to its end in peace, to be spoilt."""
+
+    ground: Ground
+    asked: list[Asked]
+
+    async def judged(self) -> Tally:
+        return await judged(self.ground, self.asked, faults=0)
+
+    @property
+    def effects(self) -> Path:
+        return self.ground.work / FILE
+
+    def file(self, agent: str, name: str = "session.md") -> Path:
+        """Of a child; of the agent at the top when nobody is named."""
+        below = f"**/{agent}-*/" if agent else ""
+        (found,) = self.ground.home.glob(f"sessions/*/branches/main/{below}{name}")
+        return found
+
+    async def changed(self, step: Callable[[Tx], None]) -> None:
+        ledger = SqliteLedger(self.ground.home / "ledger.db")
+        await ledger.do(step)
+        await ledger.close()
+
+
+@pytest.fixture(scope="module")
+async def done(tmp_path_factory: pytest.TempPathFactory) -> Home:
+    model = Model(1, slowest=0)
+    async with ModelServer(model) as server:
+        ground = Ground(tmp_path_factory.mktemp("done"), server.url)
+        code = await ground.ended("run", "--agent", "lead", "--json", task("chain/lead"))
+        assert code == 0, (ground.said / "000.err").read_text()
+    return Home(ground, model.asked)
+
+
+@pytest.fixture
+def home(done: Home, tmp_path: Path) -> Home:
+    root = tmp_path / "ground"
+    shutil.copytree(done.ground.root, root, symlinks=True)
+    return Home(Ground(root, done.ground.url), list(done.asked))
+
+
+async def test_a_tree_that_nothing_happened_to_breaks_no_law(home: Home):
+    tally = await home.judged()
+    assert tally.breaches == {}
+    assert not any(tally.counts.values())
+
+
+async def effect_twice(home: Home) -> None:
+    lines = home.effects.read_text().splitlines(keepends=True)
+    home.effects.write_text("".join([*lines, lines[0]]))
+
+
+async def effect_missing(home: Home) -> None:
+    home.effects.write_text("".join(home.effects.read_text().splitlines(keepends=True)[1:]))
+
+
+async def effect_of_nobody(home: Home) -> None:
+    with home.effects.open("a") as file:
+        file.write("run call\n")
+
+
+async def words_gone(home: Home) -> None:
+    path = home.file("four")
+    path.write_text(re.sub(r"word\(\S+#1\.1\)", "nothing", path.read_text()))
+
+
+async def another_past(home: Home) -> None:
+    last = home.asked[-1]
+    home.asked[-1] = replace(last, messages=("other", *last.messages[1:]))
+
+
+async def asked_again(home: Home) -> None:
+    home.asked.append(replace(home.asked[0], time=2))
+
+
+async def announcement_gone(home: Home) -> None:
+    path = home.file("")
+    text = path.read_text()
+    start = text.index("<!-- notice")
+    path.write_text(text[:start] + text[text.index("<!-- ", start + 5) :])
+
+
+async def result_never_taken(home: Home) -> None:
+    def step(tx: Tx) -> None:
+        first = tx.deliveries()[0]
+        tx.set_delivery(replace(first, state=first.state.PENDING, taken_by=""))
+
+    await home.changed(step)
+
+
+async def child_twice(home: Home) -> None:
+    def step(tx: Tx) -> None:
+        run = next(run for run in tx.runs() if run.agent == "four")
+        tx.add_run(replace(run, id="01ZZZZZZZZZZZZZZZZZZZZZZZZ", ask=replace(run.ask, key="other")))
+
+    await home.changed(step)
+
+
+async def run_going_on(home: Home) -> None:
+    def step(tx: Tx) -> None:
+        def going_on(run: Run) -> Run:
+            return replace(run, status=Status.RUNNING, owner="nobody", ended_at=None)
+
+        tx.set_run(going_on(next(run for run in tx.runs() if run.agent == "one")))
+
+    await home.changed(step)
+
+
+async def file_garbled(home: Home) -> None:
+    path = home.file("two")
+    path.write_text(path.read_text().replace("<!-- agent id=", "<!-- agent id=a id=b ", 1))
+
+
+async def reply_gone(home: Home) -> None:
+    """What was a reply is now part of what somebody else said."""
+    path = home.file("two")
+    path.write_text(path.read_text().replace("<!-- agent", "<!-- agnt", 1))
+
+
+async def folder_half(home: Home) -> None:
+    home.file("three", "preset.md").unlink()
+
+
+async def defect_told(home: Home) -> None:
+    (home.ground.said / "001.err").write_text("Traceback (most recent call last):\n")
+
+
+SPOILT: list[tuple[Callable[[Home], Awaitable[None]], Law]] = [
+    (effect_twice, Law.REPEATED),
+    (effect_missing, Law.UNTRUE),
+    (effect_of_nobody, Law.UNTRUE),
+    (words_gone, Law.LOST),
+    (reply_gone, Law.LOST),
+    (another_past, Law.LOST),
+    (asked_again, Law.AGAIN),
+    (announcement_gone, Law.TOLD),
+    (result_never_taken, Law.TOLD),
+    (child_twice, Law.TWICE),
+    (run_going_on, Law.LIVE),
+    (file_garbled, Law.UNREADABLE),
+    (folder_half, Law.HALF),
+    (defect_told, Law.DEFECT),
+]
+
+
+@pytest.mark.parametrize(("spoil", "law"), SPOILT, ids=[spoil.__name__ for spoil, _ in SPOILT])
+async def test_every_law_notices_its_breach(home: Home, spoil: Callable[[Home], Awaitable[None]], law: Law):
+    await spoil(home)
+    assert law in (await home.judged()).breaches
+
+
+def test_every_law_is_tried():
+    assert {law for _, law in SPOILT} == set(Law)
+
+
+def test_points_are_taken_from_every_kind_of_call_and_every_fault():
+    used = {"write": [5, 6, 9], "fsync": list(range(1, 100)), "rename": [2]}
+    every = points({"write": [3, 5, 6, 9], "fsync": used["fsync"], "mkdir": [1]}, used)
+    assert len(every) == len(FAULTS) * (4 + 99 + 1 + 1)
+    assert Point(fault="EIO", call="write", number=3, fresh=True) in every
+    assert Point(fault="EIO", call="write", number=5, fresh=False) in every
+    some = chosen(every, 6, random.Random(1))
+    for fault in FAULTS:
+        mine = [point.call for point in some if point.fault == fault]
+        assert len(mine) == 6
+        assert set(mine) == {"write", "fsync", "rename", "mkdir"}
+    assert {point.call for point in every} <= set(CALLS)
+    assert chosen(every, None, random.Random(1)) == every
