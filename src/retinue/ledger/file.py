@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from retinue.errors import Failed, Held, NoRoom, RetinueError, Unreadable
+from retinue.ledger.mount import WAL, journal, kind_of
 
 T = TypeVar("T")
 
@@ -36,17 +37,25 @@ _DISK = {
 }
 
 
-def opened(path: Path, *, patience: float = PATIENCE_SECONDS) -> sqlite3.Connection:
-    """A connection to an up-to-date ledger; the file and its folder are made for this user alone."""
+def opened(
+    path: Path, *, patience: float = PATIENCE_SECONDS, kind: Callable[[Path], str] = kind_of
+) -> sqlite3.Connection:
+    """A connection to an up-to-date ledger; the file and its folder are made for this user alone. `kind` says what kind
+    of disk a folder is on."""
     try:
         _made(path)
     except OSError as error:
         why = error.strerror or error
         raise NoRoom(f"{path}: the ledger cannot be kept here: {why}", full=error.errno in _FULL) from error
     try:
-        return _patiently(lambda: _connected(path), patience)
+        return _patiently(lambda: _connected(path, journal(kind(path.parent))), patience)
     except sqlite3.Error as error:
         raise meaning(error, path) from error
+
+
+def newest() -> int:
+    """The version of the schema that an up-to-date ledger has."""
+    return max(int(step.stem) for step in _SCHEMA.glob("*.sql"))
 
 
 def is_busy(error: Exception) -> bool:
@@ -95,7 +104,7 @@ def _grown(path: Path) -> None:
 
 
 def damaged(path: Path, thing: str, error: Exception) -> Unreadable:
-    return Unreadable(str(path), f"{thing} is damaged ({error}); run: retinue doctor")
+    return Unreadable(str(path), f"{thing} is damaged ({error}); run: retinue doctor --repair")
 
 
 def _code(error: Exception) -> int | None:
@@ -131,14 +140,15 @@ def _made(path: Path) -> None:
             raise NoRoom(f"{path}: the ledger needs an ordinary file here; move this one away") from None
 
 
-def _connected(path: Path) -> sqlite3.Connection:
+def _connected(path: Path, mode: str) -> sqlite3.Connection:
     # The two threads that use a connection never do so at the same time.
     connection = sqlite3.connect(
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
-        connection.execute("PRAGMA journal_mode=WAL").close()
-        connection.execute("PRAGMA synchronous=FULL").close()
+        connection.execute(f"PRAGMA journal_mode={mode}").close()
+        # Without a log a commit is over when its journal is gone, and gone it must stay when the power fails.
+        connection.execute(f"PRAGMA synchronous={'FULL' if mode == WAL else 'EXTRA'}").close()
         _migrated(connection, path)
     except BaseException:
         connection.close()
@@ -148,14 +158,13 @@ def _connected(path: Path) -> sqlite3.Connection:
 
 def _migrated(connection: sqlite3.Connection, path: Path) -> None:
     """Each step of the schema is one transaction, so a crash between two leaves a ledger that goes on from there."""
-    steps = sorted(_SCHEMA.glob("*.sql"))
-    newest = int(steps[-1].stem)
-    for step in steps:
-        if _version(connection, path, newest) >= int(step.stem):
+    last = newest()
+    for step in sorted(_SCHEMA.glob("*.sql")):
+        if _version(connection, path, last) >= int(step.stem):
             continue
         connection.execute("BEGIN IMMEDIATE")
         try:
-            if _version(connection, path, newest) < int(step.stem):
+            if _version(connection, path, last) < int(step.stem):
                 _executed(connection, step.read_text("utf-8"))
                 connection.execute(f"PRAGMA user_version={int(step.stem)}")
             connection.execute("COMMIT")
@@ -165,11 +174,11 @@ def _migrated(connection: sqlite3.Connection, path: Path) -> None:
             raise
 
 
-def _version(connection: sqlite3.Connection, path: Path, newest: int) -> int:
+def _version(connection: sqlite3.Connection, path: Path, last: int) -> int:
     found = int(connection.execute("PRAGMA user_version").fetchone()[0])
-    if found > newest:
+    if found > last:
         raise Failed(
-            f"{path}: this ledger was written by a newer Retinue (version {found}, here {newest}); upgrade Retinue"
+            f"{path}: this ledger was written by a newer Retinue (version {found}, here {last}); upgrade Retinue"
         )
     return found
 

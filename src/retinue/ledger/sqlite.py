@@ -18,6 +18,7 @@ from retinue.domain.event import Event
 from retinue.errors import Failed
 from retinue.ledger.aside import Aside
 from retinue.ledger.file import PATIENCE_SECONDS, PAUSES, is_busy, meaning, opened
+from retinue.ledger.mount import WAL, kind_of
 from retinue.ledger.tx import LookingTx, SqliteTx
 from retinue.ports import Tx
 
@@ -51,8 +52,11 @@ class SqliteLedger:
         *,
         listen: Callable[[Event], None] | None = None,
         patience: float = PATIENCE_SECONDS,
+        kind: Callable[[Path], str] = kind_of,
     ) -> None:
         self.path = path
+        self._kind = kind
+        self._logged = True
         self._patience = patience
         self._listen = listen
         self._aside = Aside()
@@ -93,6 +97,11 @@ class SqliteLedger:
     async def close(self) -> None:
         """Finishes every step that was given before, then lets go of the file."""
         self._closed = True
+        await self.let_go()
+        self._aside.end()
+
+    async def let_go(self) -> None:
+        """Finishes as well, and the next use opens the file anew: between the two another may stand in its place."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
         await self._quiet.wait()
@@ -101,7 +110,6 @@ class SqliteLedger:
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._aside.do(lambda: _let_go(connections), lambda _, __: gone.set_result(None))
             await gone
-        self._aside.end()
 
     async def _ready(self) -> None:
         if self._connections is None or self._closed:
@@ -120,9 +128,10 @@ class SqliteLedger:
             raise Failed(f"{self.path}: the ledger is closed")
 
     def _connect(self) -> tuple[sqlite3.Connection, sqlite3.Connection]:
-        writer = opened(self.path, patience=self._patience)
+        writer = opened(self.path, patience=self._patience, kind=self._kind)
         try:
-            return writer, opened(self.path, patience=self._patience)
+            self._logged = writer.execute("PRAGMA journal_mode").fetchone()[0] == WAL
+            return writer, opened(self.path, patience=self._patience, kind=self._kind)
         except BaseException:
             writer.close()
             raise
@@ -168,7 +177,7 @@ class SqliteLedger:
                 _stepped(wish, writer, self.path)
             if unchanged := writer.total_changes == before:
                 # There is nothing to sync, and so no reason to leave the loop.
-                _commit(writer)
+                _commit(writer, batch.until)
         except sqlite3.Error as error:
             _rolled_back(writer)
             self._settle(batch, error)
@@ -182,13 +191,14 @@ class SqliteLedger:
         if unchanged:
             self._settle(batch, None)
         elif self._alone(batch):
-            self._settle(batch, _committed(writer))
+            self._settle(batch, _committed(writer, batch.until))
         else:
-            self._aside.do(lambda: _commit(writer), lambda _, error: self._settle(batch, error))
+            self._aside.do(lambda: _commit(writer, batch.until), lambda _, error: self._settle(batch, error))
 
     def _alone(self, batch: _Batch) -> bool:
-        """Steps come one by one: nothing gathers while this one is synced, and a thread would cost more than it saves."""
-        lonely = len(batch.wishes) == 1
+        """Steps come one by one: nothing gathers while this one is synced, and a thread would cost more than it saves.
+        Without a log a commit may have to wait for readers, which the loop must not."""
+        lonely = len(batch.wishes) == 1 and self._logged
         alone, self._lonely = lonely and self._lonely, lonely
         return alone
 
@@ -247,18 +257,26 @@ def _stepped(wish: _Wish, writer: sqlite3.Connection, path: Path) -> None:
     writer.execute("RELEASE step")
 
 
-def _commit(writer: sqlite3.Connection) -> None:
-    """Whoever holds the write lock of a WAL file cannot be told that it is busy, so there is nothing to retry."""
-    try:
-        writer.execute("COMMIT")
-    except sqlite3.Error:
-        _rolled_back(writer)
-        raise
+def _commit(writer: sqlite3.Connection, until: float) -> None:
+    """Whoever holds the write lock of a file with a log cannot be told that it is busy. Without a log, those who read
+    are waited for: the transaction stands, and only its last word is said again."""
+    attempt = 0
+    while True:
+        try:
+            writer.execute("COMMIT")
+        except sqlite3.Error as error:
+            if writer.in_transaction and is_busy(error) and time.monotonic() < until:
+                time.sleep(_pause(attempt))
+                attempt += 1
+                continue
+            _rolled_back(writer)
+            raise
+        return
 
 
-def _committed(writer: sqlite3.Connection) -> Exception | None:
+def _committed(writer: sqlite3.Connection, until: float) -> Exception | None:
     try:
-        _commit(writer)
+        _commit(writer, until)
     except sqlite3.Error as error:
         return error
     return None
