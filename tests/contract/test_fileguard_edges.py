@@ -124,11 +124,14 @@ def test_each_refusal_to_write_names_its_rule_and_what_may_be_written(ws: Path):
     (ws / "nowhere").symlink_to("src/none")
     (ws / "out").symlink_to("..")
     (ws / "nodir").symlink_to("src/nodir")
+    (ws.parent / "outside").touch()
+    (ws / "far").symlink_to("../outside")
     nowhere = "it goes through a link that leads nowhere, and nothing is made through a link"
     for path, rule in (
         ("nowhere", nowhere),
         ("nodir/x", nowhere),
         ("out/x", "it leads out of the folder you may write"),
+        ("far", "it leads out of the folder you may write"),
         ("/elsewhere/x", "nothing allows write"),
     ):
         with pytest.raises(OutOfScope) as refused:
@@ -377,6 +380,13 @@ def test_a_new_file_has_the_rights_of_any_new_file(ws: Path):
     guarded(ws).write("new", b"x")
     (ws / "plain").touch()
     assert (ws / "new").stat().st_mode == (ws / "plain").stat().st_mode
+
+
+def test_a_tmp_that_is_only_written_is_made_when_it_is_needed(ws: Path):
+    own = ws.parent / "not/there/yet"
+    files = guarded(ws, tmp=str(own), write=(below(str(ws)), "/tmp/**"))
+    assert files.write("/tmp/x", b"x").made
+    assert (own / "x").read_bytes() == b"x"
 
 
 def test_a_file_stays_its_owners(ws: Path):
