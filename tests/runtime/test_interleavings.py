@@ -10,9 +10,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from retinue.app.wiring import orders
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice, Said
 from retinue.domain.turn import Delta, Reply, Request
 from retinue.engine.chance import system_chance
@@ -21,6 +22,7 @@ from retinue.ports import Tool, Tx
 from retinue.testing.played import Asked, PlayedDriver, calls, says
 from retinue.tools.define import tool
 
+HELPER = json.dumps({"preset": "main", "description": "look", "prompt": "Look."})
 INTERLEAVE = Path(__file__).resolve().parents[1] / "interleave"
 
 
@@ -129,3 +131,33 @@ async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other
         gate.set()
         found = await asyncio.wait_for(quiet(house), 60)
         assert {run.status for run in found} == {Status.DONE}
+
+
+async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(world: Any):
+    """The wish comes in the very moment in which the run would wait for its child: nobody would heed it there."""
+    world.agent("main")
+    gate = asyncio.Event()
+    main = [calls(("PersistentAgent", HELPER)), says("Done.")]
+    async with world.open(by_agent={"Go.": main, "Look.": [says("Found.")]}, tools=[gated(gate)]) as house:
+        ledger = house.ports.ledger
+
+        def wanted_gone(tx: Tx) -> None:
+            run = tx.runs(status=[Status.RUNNING], top_only=True)[0]
+            tx.set_run(replace(run, reason=Reason.USER_CANCEL))
+
+        class Late:
+            """Lets the wish in just before the step in which the run is put aside."""
+
+            look = ledger.look
+
+            async def do(self, step: Any) -> Any:
+                if step.__qualname__.startswith("parked."):
+                    await ledger.do(wanted_gone)
+                return await ledger.do(step)
+
+        house.ports = replace(house.ports, ledger=Late())
+        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        run = await house.ask("Go.", agent="main")
+        found = await quiet(house)
+        assert (await house.now(run)).status is Status.CANCELLED
+        assert not any(each.status.live for each in found)

@@ -8,7 +8,7 @@ from retinue.domain.announcement import Delivery, announcement
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import State
 from retinue.domain.run import Reason, Run, Status, Waiting
-from retinue.errors import NotFound, RetinueError
+from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.ports import Ports, Tx
 from retinue.runtime.send import WAKE, WAKING, Claim, unbroken, wake
 from retinue.runtime.telling import told
@@ -71,6 +71,10 @@ def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
         return run
     if not tx.runs(parent_run=run.id, status=LIVE, limit=1):
         return None
+    if run.reason is Reason.USER_CANCEL:
+        raise Cancelled(
+            "cancelled"
+        )  # another process wants it gone, and nobody would heed that while it waits
     aside = run.waits(Waiting.CHILD, aside=True, until=run.deadline_at)
     tx.set_run(aside)
     tx.emit(told("run.state", aside, ports, phase="child"))

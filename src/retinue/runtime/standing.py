@@ -4,20 +4,23 @@ from contextlib import suppress
 from dataclasses import replace
 
 from retinue.domain.approval import State
-from retinue.domain.run import Run, Status, Waiting
-from retinue.errors import RetinueError
+from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.errors import Cancelled, RetinueError
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE
 from retinue.runtime.telling import told
 
 
 async def parked(run: Run, ports: Ports) -> bool:
-    """Whether it waits inside its calls: an answer that came meanwhile is seen in this very step, so none is missed."""
+    """Whether it waits inside its calls: an answer that came meanwhile is seen in this very step, so none is missed, and
+    so is another process's wish that it stop: nobody would heed that while it waits."""
 
     def step(tx: Tx) -> bool:
         now = tx.run(run.id)
         if now is None or now.status is not Status.RUNNING:
             return True
+        if now.reason is Reason.USER_CANCEL:
+            raise Cancelled("cancelled")
         waiting = _awaited(counted(now, run), tx)
         if waiting is None:
             return False
