@@ -11,6 +11,7 @@ from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Refused, RetinueError, Usage
 from retinue.ports import Ports, Tx
+from retinue.runtime import deeds
 from retinue.runtime.announce import LIVE, Stirred, closed, rouse
 from retinue.runtime.desk import Desk
 from retinue.runtime.recover import unanswered
@@ -61,7 +62,8 @@ async def _left(run: Run, ports: Ports) -> None:
         async with ports.store.open(await ports.store.find(run.path)) as talk:
             _, lost = unanswered(talk.entries, replace(run, id=""))
             at = iso_seconds(ports.chance.now())
-            await talk.append(*(replace(each, text=STOPPED, run=run.id, at=at) for each in lost))
+            stopped = [replace(each, text=STOPPED, run=run.id, at=at) for each in lost]
+            await talk.append(*await deeds.honest(stopped, ports))
             await talk.rest()
 
 

@@ -1,12 +1,13 @@
 """What must not happen twice: written down before it begins and when it has ended, and known again after a crash."""
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 from retinue.domain.deed import Deed, Progress, digest
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Returned
 from retinue.ports import Ports, Tool, Tx
-from retinue.runtime.recover import INTERRUPTED
+from retinue.runtime.recover import INTERRUPTED, UNKNOWN
 
 
 async def known(called: Called, tool: Tool, ports: Ports) -> tuple[bool, str] | None:
@@ -56,6 +57,21 @@ async def noted(called: Called, note: str, ports: Ports) -> None:
             tx.set_deed(replace(deed, note=note))
 
     await ports.ledger.do(step)
+
+
+async def honest(results: Sequence[Returned], ports: Ports) -> list[Returned]:
+    """Answers to calls that a run leaves open, where some of them may have been begun: one that ended is told as it
+    ended, and of one that did not nobody says that it has not happened."""
+    found = await ports.ledger.look(lambda tx: {each.of: tx.deed(each.of) for each in results})
+    return [_as_known(each, found[each.of]) for each in results]
+
+
+def _as_known(result: Returned, deed: Deed | None) -> Returned:
+    if deed is None:
+        return result
+    if deed.progress is Progress.ENDED:
+        return replace(result, text=deed.text, ok=deed.ok)
+    return replace(result, text=f"{result.text} {UNKNOWN}")
 
 
 async def ended(called: Called, returned: Returned, ports: Ports) -> None:

@@ -13,10 +13,10 @@ from retinue.runtime.announce import end
 MAX_RESUMES = 3
 """How often a run is taken up again before it counts as lost."""
 
-INTERRUPTED = (
-    "Interrupted: the process ended before this call was answered. Outcome unknown: it may or may not have "
-    "happened, and it was not repeated. Check before you do it again."
+UNKNOWN = (
+    "Outcome unknown: it may or may not have happened, and it was not repeated. Check before you do it again."
 )
+INTERRUPTED = f"Interrupted: the process ended before this call was answered. {UNKNOWN}"
 STALE = "it was interrupted, and longer ago than limits.resume_window_seconds: send its session a message to go on"
 NOT_ANSWERED = "Interrupted: this call was not answered. Nothing is known of its outcome."
 

@@ -13,6 +13,7 @@ from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.domain.turn import Stop
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
+from retinue.runtime import deeds
 from retinue.runtime.announce import end, heard, news
 from retinue.runtime.approve import Parked, ask_key
 from retinue.runtime.calling import Calling
@@ -301,7 +302,7 @@ class _Work:
         try:
             await self.speaking.kept(talk)
             if unmade := self.desk.unmade(talk, STOPPED):
-                await talk.append(*unmade)
+                await talk.append(*await deeds.honest(unmade, self.ports))
             await talk.rest()
         except RetinueError:
             return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is

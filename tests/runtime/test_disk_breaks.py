@@ -1,0 +1,150 @@
+"""A disk that refuses one write and takes the next: what was done is told as it was, and what was answered is heard."""
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.app.wiring import orders
+from retinue.domain.announcement import Delivery
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.run import Run, Status
+from retinue.domain.transcript import Notice, Returned
+from retinue.errors import NoRoom
+from retinue.ports import Tx
+from retinue.runtime.recover import UNKNOWN
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+BROKEN = NoRoom("Cannot write: Input/output error")
+
+
+class Disk:
+    """Refuses the write after so many, and no other."""
+
+    def __init__(self, takes: int) -> None:
+        self.takes = takes
+
+    def write(self) -> None:
+        self.takes -= 1
+        if self.takes == -1:
+            raise BROKEN
+
+
+class Rows:
+    """A ledger on that disk."""
+
+    def __init__(self, ledger: Any, disk: Disk) -> None:
+        self._ledger = ledger
+        self._disk = disk
+
+    async def do(self, step: Callable[[Tx], Any]) -> Any:
+        self._disk.write()
+        return await self._ledger.do(step)
+
+    async def look(self, step: Callable[[Tx], Any]) -> Any:
+        return await self._ledger.look(step)
+
+
+class Files:
+    """Conversations on that disk."""
+
+    def __init__(self, store: Any, disk: Disk) -> None:
+        self._store = store
+        self._disk = disk
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @asynccontextmanager
+    async def open(self, session: Any) -> AsyncGenerator[Any]:
+        async with self._store.open(session) as talk:
+            add = talk.append
+
+            async def append(*entries: Any) -> None:
+                self._disk.write()
+                await add(*entries)
+
+            talk.append = append
+            yield talk
+
+
+def on(house: Any, **ports: Any) -> None:
+    house.ports = replace(house.ports, **ports)
+    house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+
+
+async def quiet(house: Any) -> tuple[list[Run], list[Delivery]]:
+    """Until nothing goes on any more."""
+
+    def step(tx: Tx) -> tuple[list[Run], list[Delivery]]:
+        return tx.runs(), tx.deliveries()
+
+    while True:
+        runs, told = await house.ports.ledger.look(step)
+        if all(run.status.final for run in runs):
+            return runs, told
+        await house.engine.change()
+
+
+async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: Any):
+    """Shows: P08, P10."""
+
+    @tool(name="mail", asks="never")
+    async def mail() -> str:
+        """Sends it."""
+        return "sent to ann"
+
+    async with world.open(calls(("mail", "{}")), says("Sent."), tools=[mail]) as house:
+        session = await house.begin()
+        on(house, store=Files(house.store, Disk(2)))  # the task, the reply
+        run = await house.run("Send it.", session=session)
+        assert run.status is Status.FAILED
+        assert [(each.ok, each.text) for each in await house.results(run)] == [(True, "sent to ann")]
+
+
+async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun_is_not(world: Any):
+    """Shows: P10."""
+    begun = asyncio.Event()
+
+    @tool(name="mail", asks="never")
+    async def mail() -> str:
+        """Sends it."""
+        begun.set()
+        await asyncio.Event().wait()
+        return "never"
+
+    async with world.open(calls(("mail", "{}")), tools=[mail]) as house:
+        run = await house.ask("Send it.")
+        await begun.wait()
+        await house.cancel(run)
+        (told,) = await house.results(run)
+        assert (told.ok, told.text) == (
+            False,
+            f"No result: the run was stopped before this call was answered. {UNKNOWN}",
+        )
+
+
+@pytest.mark.parametrize("takes", range(1, 8))
+async def test_whichever_step_of_the_ledger_fails_whoever_is_done_has_heard_its_child(world: Any, takes: int):
+    """Shows: P08."""
+    world.agent("one", "tools: [agent]\n")
+    world.agent("two")
+    asks = calls(("agent", json.dumps({"agent_name": "two", "task_prompt": "Look."})))
+    played = {
+        "one": [asks, *(says(f"I have heard it, and that is all ({time}).") for time in range(2))],
+        "two": [says("It came in 1993, I think.")],
+    }
+    async with world.open(by_agent=played) as house:
+        session = await house.begin("one")
+        on(house, ledger=Rows(house.ports.ledger, Disk(takes)))
+        run = await house.ask("Go.", session=session)
+        runs, told = await quiet(house)
+        if (await house.now(run)).status is Status.DONE and len(runs) > 1:
+            assert [each.state for each in told] == [Delivered.DELIVERED]
+            heard = [each for each in await house.entries(run) if isinstance(each, Returned | Notice)]
+            assert sum("1993" in each.text for each in heard) == 1
