@@ -17,7 +17,7 @@ from retinue.engine.chance import system_chance
 from retinue.errors import RetinueError
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Tx
-from retinue.runtime.recover import INTERRUPTED
+from retinue.runtime.recover import UNKNOWN
 from retinue.store.files import FileStore
 from retinue.trials.torture.ground import Ground
 from retinue.trials.torture.model import Asked
@@ -242,10 +242,10 @@ def _honest(
     if result is None:
         return
     deed = deeds.get(called.id)
-    unknown = result.text == INTERRUPTED
+    unknown = result.text.endswith(UNKNOWN)
     if unknown:
         tally.counts[Count.UNKNOWN] += 1
-    if unknown and (deed is None or deed.progress is not Progress.UNKNOWN):
+    if unknown and (deed is None or deed.progress is Progress.ENDED):
         tally.breach(Law.UNTRUE, f"call {called.id} is told as unknown, and the ledger says {deed}")
     if result.ok and not times:
         tally.breach(Law.UNTRUE, f"call {called.id} is told as done and did not happen")
