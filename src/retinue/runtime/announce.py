@@ -123,7 +123,7 @@ def closed(
         _unheard(ended, tx)
     if ended.ask.parent_run is not None:
         _post(ended, tx, ports, stirred, answers=run.awaited)
-    if status is not Status.CANCELLED:
+    if status not in (Status.DONE, Status.CANCELLED):
         _handed_over(ended, tx, ports, stirred)
     return ended
 
