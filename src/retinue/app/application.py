@@ -7,18 +7,11 @@ from dataclasses import replace
 from typing import Any
 
 from retinue.app.commands import Commands, loosest
-from retinue.app.doctor import (
-    Finding,
-    the_conversations,
-    the_definitions,
-    the_ledger,
-    the_machine,
-    the_sandbox,
-)
 from retinue.app.giving import Giving
 from retinue.app.inbox import Inbox
 from retinue.app.log import log_line
 from retinue.app.looking import Looking
+from retinue.app.mending import Mending
 from retinue.app.operator import Operator
 from retinue.app.rights import Rights
 from retinue.app.sessions import Sessions
@@ -41,7 +34,8 @@ from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.announce import clear_all
-from retinue.runtime.recover import resume, resume_all
+from retinue.runtime.quarantine import take_up
+from retinue.runtime.recover import resume
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
@@ -50,7 +44,7 @@ from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights, Inbox, Looking, Steering, Giving):
+class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -177,7 +171,7 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving):
         await control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
         await clear_all(self._ports)
         if ref is None:
-            return await resume_all(await self.interrupted(), self._ports)
+            return await take_up(await self.interrupted(), self._ports)
         run = await self.find_run(ref)
         if run.status.live and self._lives(run):
             raise Refused(f"run {run.id} is being worked by another process")
@@ -190,24 +184,6 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving):
         if not run.tool_calls:
             return None
         return await loosest(run.id, self.store.portions(await self.store.find(run.session_id)))
-
-    async def doctor(self) -> list[Finding]:
-        """What is well, what is not, and what to do about it."""
-        findings = the_machine(self.config)
-        findings += the_sandbox(
-            await self._commands.level(), await self._commands.lacks(), self._ports.minimum
-        )
-        findings += the_definitions(self.agents.broken(), [each.agent for each in self.agents.all()])
-        state = the_ledger(self._ledger.path)
-        findings += state
-        if all(one.level == "ok" for one in state):
-            runs = await self.runs(live=False)
-            findings += await the_conversations(self.store, await self.sessions(), runs)
-            if lost := await self.interrupted():
-                findings.append(
-                    Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
-                )
-        return findings
 
     def _heard(self, event: Event) -> None:
         """A live event carries the number of the last durable one, so that a listener can place it."""

@@ -1,8 +1,8 @@
-"""What is well on this machine, what is not, and what to do about it. Looks only; changes nothing."""
+"""What is well on this machine, what is not, and what to do about it. Looks only: what is mended is mended elsewhere."""
 
 import platform
 import stat
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,15 +15,17 @@ from retinue.domain.run import Run, Status
 from retinue.domain.safe import hidden
 from retinue.domain.session import Session
 from retinue.errors import BadDefinition, RetinueError
+from retinue.ledger.mount import is_shared, kind_of
 from retinue.ledger.repair import damage
 from retinue.sandbox.openat2 import best_opener, walk_open
 from retinue.store.files import FileStore
+from retinue.store.survey import Survey
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
     level: str
-    """ok, warn or bad."""
+    """ok, warn, bad, or mended just now."""
     what: str
     do: str = ""
 
@@ -81,11 +83,8 @@ def the_ledger(path: Path) -> list[Finding]:
     found = damage(path)
     if found is None:
         return [Finding(level="ok", what=f"the ledger is sound: {path}")]
-    return [
-        Finding(
-            level="bad", what=f"the ledger is damaged ({found}): {path}", do="stop Retinue and move it away"
-        )
-    ]
+    do = "retinue doctor --repair keeps it aside and begins a new one"
+    return [Finding(level="bad", what=f"the ledger is damaged ({found}): {path}", do=do)]
 
 
 async def the_conversations(
@@ -94,17 +93,16 @@ async def the_conversations(
     """Files are the truth of what was said, the ledger of what ran: where they disagree, both sides are told."""
     findings = [Finding(level="ok", what=f"{len(sessions)} sessions, {len(runs)} runs")]
     known = {run.id for run in runs}
-    said: dict[str, set[str]] = {}
+    said: dict[str, Survey] = {}
     for session in sessions:
         where = f"{session.path}/session.md"
         survey = await store.survey(session)
-        told = set(survey.runs)
-        said[session.id] = told
+        said[session.id] = survey
         bad = [*survey.problems, *await store.problems(session)]
         findings += [
             Finding(level="bad", what=problem, do=f"mend {where}: it is left as it is") for problem in bad
         ]
-        if strange := told - known:
+        if strange := survey.runs - known:
             what = f"{where} tells of {len(strange)} runs that the ledger does not know"
             findings.append(Finding(level="warn", what=what, do="the words stand and go on as they are"))
         if _cleared(session):
@@ -112,12 +110,18 @@ async def the_conversations(
     return findings + _unsaid(said, runs)
 
 
-def _unsaid(said: dict[str, set[str]], runs: Sequence[Run]) -> list[Finding]:
+def _unsaid(said: Mapping[str, Survey], runs: Sequence[Run]) -> list[Finding]:
+    """What was taken out of a file stays out: a person may have wanted it so, and the run's record has the last word."""
     findings: list[Finding] = []
     for run in runs:
-        if run.status is Status.DONE and run.session_id in said and run.id not in said[run.session_id]:
+        if run.status is not Status.DONE or (survey := said.get(run.session_id)) is None:
+            continue
+        do = f"somebody took it out; `retinue runs show {run.id}` still has its last word"
+        if run.id not in survey.runs:
             what = f"run {run.id} is done, and nothing of it stands in {run.path}"
-            do = f"somebody took it out; `retinue runs show {run.id}` still has its last word"
+            findings.append(Finding(level="warn", what=what, do=do))
+        elif (there := survey.replies.get(run.id, 0)) < run.turns:
+            what = f"run {run.id} is done, and of its {run.turns} replies {there} stand in {run.path}"
             findings.append(Finding(level="warn", what=what, do=do))
     return findings
 
@@ -131,6 +135,9 @@ def _home(home: Path) -> Finding:
         return Finding(level="ok", what=f"data will be in {home}")
     if stat.S_IMODE(home.stat().st_mode) & 0o077:
         return Finding(level="warn", what=f"others may look into {home}", do=f"chmod 700 {home}")
+    if is_shared(kind := kind_of(home)):
+        what = f"{home} is on {kind}: others may stand behind its files, so the ledger is kept without a log"
+        return Finding(level="warn", what=what, do="a disk of this machine is faster and safer: RETINUE_HOME")
     return Finding(level="ok", what=f"data in {home}")
 
 

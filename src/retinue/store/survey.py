@@ -1,11 +1,12 @@
 """What a session.md holds, read from its first entry to its last without a lock and in little memory."""
 
 import os
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TypeVar
 
-from retinue.domain.transcript import Entry
+from retinue.domain.transcript import Entry, Said
 from retinue.errors import Failed
 from retinue.store.disk import Stamp, open_file, stamp_of
 from retinue.store.portions import PORTION
@@ -23,19 +24,22 @@ class Survey:
     entries: int
     runs: frozenset[str]
     """The runs that any entry is of."""
+    replies: Mapping[str, int]
+    """How many replies of each run stand there."""
     problems: tuple[str, ...]
 
 
 def survey(path: str) -> Survey:
-    def look(problems: list[str]) -> tuple[int, set[str]]:
-        count, runs = 0, set[str]()
+    def look(problems: list[str]) -> tuple[int, set[str], Counter[str]]:
+        count, runs, replies = 0, set[str](), Counter[str]()
         for entries in entries_of(path, problems):
             count += len(entries)
             runs.update(entry.run for entry in entries if entry.run)
-        return count, runs
+            replies.update(entry.run for entry in entries if isinstance(entry, Said) and entry.by == "agent")
+        return count, runs, replies
 
-    (count, runs), problems = _settled(path, look)
-    return Survey(entries=count, runs=frozenset(runs), problems=tuple(problems))
+    (count, runs, replies), problems = _settled(path, look)
+    return Survey(entries=count, runs=frozenset(runs), replies=replies, problems=tuple(problems))
 
 
 def everything(path: str) -> tuple[list[Entry], list[str]]:

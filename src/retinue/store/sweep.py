@@ -43,6 +43,22 @@ def sweep(root: str, now: datetime) -> list[str]:
     return removed
 
 
+def leftovers(root: str, now: datetime) -> list[str]:
+    """All that a sweep would remove sooner or later, looked for everywhere at once."""
+    try:
+        return [path for path in _leftovers(root, tree.tops(root)) if _over(path, now)]
+    except OSError:
+        return []
+
+
+def remove(path: str) -> bool:
+    """Another sweep may be faster: then there is nothing left to do."""
+    with suppress(OSError):
+        shutil.rmtree(path) if S_ISDIR(os.lstat(path).st_mode) else os.unlink(path)
+        return True
+    return False
+
+
 def _due(marker: str) -> bool:
     try:
         return not 0 <= time.time() - os.stat(marker).st_mtime < _EVERY_SECONDS
@@ -93,14 +109,14 @@ def _inside(path: str) -> list[str]:
 
 
 def _removed(path: str, now: datetime) -> bool:
-    """Another sweep may be faster: then there is nothing left to do."""
+    return _over(path, now) and remove(path)
+
+
+def _over(path: str, now: datetime) -> bool:
+    """Whether nobody is at it or may want it back any more."""
     with suppress(OSError):
-        found = os.lstat(path)
         deleted = names.deleted_at(os.path.basename(path))
-        if deleted is None and time.time() - found.st_mtime <= _STALE_SECONDS:
-            return False
-        if deleted is not None and deleted >= stamp(now - _DELETED_KEPT):
-            return False
-        shutil.rmtree(path) if S_ISDIR(found.st_mode) else os.unlink(path)
-        return True
+        if deleted is None:
+            return time.time() - os.lstat(path).st_mtime > _STALE_SECONDS
+        return deleted < stamp(now - _DELETED_KEPT)
     return False

@@ -106,6 +106,8 @@ class Daemon:
     async def serve(self, *, until_idle: bool = False) -> None:
         """Until it is told to stop, or has had nothing to do for a while."""
         lock = self._alone()
+        if told := await self._app.sound():
+            self._tell(told)
         server = await self._listening()
         self._hear_signals()
         self._tell(f"at work in {self._home} (process {os.getpid()})")
