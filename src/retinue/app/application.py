@@ -35,7 +35,7 @@ from retinue.ports import Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.announce import clear_all
 from retinue.runtime.quarantine import take_up
-from retinue.runtime.recover import resume
+from retinue.runtime.recover import descendants, resume
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
@@ -175,7 +175,12 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         run = await self.find_run(ref)
         if run.status.live and self._lives(run):
             raise Refused(f"run {run.id} is being worked by another process")
-        return [await resume(run.id, self._ports, left_by=run.owner)]
+        below = await self._ledger.look(lambda tx: descendants(run, tx))
+        left = [each for each in below if not self._lives(each) and each.status is not Status.WAITING]
+        taken = await take_up(left, self._ports)
+        if run.status is Status.WAITING and taken:
+            return [run, *taken]  # it goes on when those it waits for have ended
+        return [await resume(run.id, self._ports, left_by=run.owner), *taken]
 
     # the machine
 

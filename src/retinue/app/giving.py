@@ -9,7 +9,7 @@ from retinue.app.rights import DEFAULT_AGENT
 from retinue.app.sessions import LIVE
 from retinue.app.wiring import check_model
 from retinue.config import Config
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Role
 from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
@@ -89,6 +89,8 @@ class Giving(ABC):
             model=model,
             thinking=thinking,
             deadline_seconds=timeout,
+            role=Role.PRIMARY,
+            trigger="command",
         )
         return await send(ask, chosen, self._ports, owner=owner)
 

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from retinue.domain.run import Reason, Run, Status, iso
+from retinue.domain.safe import safe_text
 from retinue.errors import Failed
 
 
@@ -151,8 +152,9 @@ def block(text: str, nonce: str) -> str:
 
 
 def harmless(text: str) -> str:
-    """Lines that look like another speaker, or like the runtime's own words, begin with a backslash."""
-    return _MARKER.sub(r"\\\g<0>", text)
+    """Lines that look like another speaker, or like the runtime's own words, begin with a backslash; what hides or
+    begins a line unseen is shown."""
+    return _MARKER.sub(r"\\\g<0>", safe_text(text.replace("\r\n", "\n").replace("\r", "\n")))
 
 
 def _word(fact: object) -> str:

@@ -70,12 +70,18 @@ class Reason(StrEnum):
     DEADLINE = "deadline"
     IDLE = "idle"
     USER_CANCEL = "user_cancel"
+    DESERTED = "deserted"
+    """The run whose call waited for it ended without its answer."""
     INTERRUPTED = "interrupted"
     DISK = "disk"
     CONFIG = "config"
     CRASHED = "crashed"
     STALE = "stale"
     RECOVERY_LIMIT = "recovery_limit"
+
+
+STOPPING = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
+"""On a run that lives: somebody wants it stopped."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -226,7 +226,7 @@ class LocalEngine:
             self._chore(self._heeded())
         if self._tasks or self._parked:
             self._chore(self._interrupted())
-        if self._parked:
+        if self._parked or self._tasks:
             self._chore(self._resumed())
         if self._queue or self._tasks or self._parked:
             self._watch()

@@ -7,12 +7,16 @@ from datetime import timedelta
 from retinue.domain.announcement import Delivery, announcement
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import State
-from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.ports import Ports, Tx
 from retinue.runtime.send import WAKE, WAKING, Claim, unbroken, wake
 from retinue.runtime.telling import told
 
+CANCELLED = {
+    Reason.USER_CANCEL: "cancelled",
+    Reason.DESERTED: "stopped: the run that waited for it ended without its answer",
+}
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
 
@@ -50,9 +54,12 @@ async def end(
             scope_hash=run.scope_hash or now.scope_hash,
             exit=run.exit,
         )
+        why, said = reason, error
+        if status is Status.CANCELLED and now.reason is Reason.DESERTED:
+            why, said = Reason.DESERTED, CANCELLED[Reason.DESERTED]
         if status is Status.DONE and (unsettled := _unsettled(counted, tx, ports)):
             return unsettled
-        return closed(counted, status, tx, ports, stirred, reason=reason, error=error)
+        return closed(counted, status, tx, ports, stirred, reason=why, error=said)
 
     async def ending() -> Run:
         ended = await ports.ledger.do(step)
@@ -71,7 +78,7 @@ def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
         return run
     if not tx.runs(parent_run=run.id, status=LIVE, limit=1):
         return None
-    if run.reason is Reason.USER_CANCEL:
+    if run.reason in STOPPING:
         raise Cancelled(
             "cancelled"
         )  # another process wants it gone, and nobody would heed that while it waits

@@ -12,7 +12,7 @@ from retinue.domain.session import Session
 from retinue.errors import NotFound, Refused, RetinueError, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime import deeds
-from retinue.runtime.announce import LIVE, Stirred, closed, rouse
+from retinue.runtime.announce import CANCELLED, LIVE, Stirred, closed, rouse
 from retinue.runtime.desk import Desk
 from retinue.runtime.recover import unanswered
 from retinue.runtime.telling import told
@@ -22,7 +22,9 @@ ABORTING = "PersistentAgent"
 STOPPED = "No result: the run was stopped before this call was answered."
 
 
-async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> Run:
+async def cancel(
+    run_id: str, ports: Ports, *, alive: Callable[[str], bool], reason: Reason = Reason.USER_CANCEL
+) -> Run:
     """Those it asked for are stopped with it. What waits, in the queue or for a person, or is nobody's ends here; ours is stopped at once; another process is
     asked to. Whether its owner lives is asked in the step itself: a moment before, another process may not yet have
     taken it up."""
@@ -36,10 +38,8 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
         if run.status.final:
             return run
         if run.status is not Status.RUNNING or not alive(run.owner):
-            return closed(
-                run, Status.CANCELLED, tx, ports, stirred, reason=Reason.USER_CANCEL, error="cancelled"
-            )
-        run = replace(run, reason=Reason.USER_CANCEL)
+            return closed(run, Status.CANCELLED, tx, ports, stirred, reason=reason, error=CANCELLED[reason])
+        run = replace(run, reason=reason)
         tx.set_run(run)
         return run
 
@@ -51,7 +51,7 @@ async def cancel(run_id: str, ports: Ports, *, alive: Callable[[str], bool]) -> 
     elif before is not None and before.status is Status.WAITING and run.status.final:
         await _left(run, ports)
     for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
-        await cancel(child.id, ports, alive=alive)
+        await cancel(child.id, ports, alive=alive, reason=reason)
     return await ports.ledger.look(lambda tx: tx.run(run_id) or run)
 
 
@@ -73,7 +73,8 @@ async def wanted_gone(ports: Ports) -> list[str]:
     def step(tx: Tx) -> list[str]:
         return [
             run.id
-            for run in tx.runs(status=[Status.RUNNING, Status.WAITING], reason=Reason.USER_CANCEL)
+            for reason in CANCELLED
+            for run in tx.runs(status=[Status.RUNNING, Status.WAITING], reason=reason)
             if run.owner == ports.owner
         ]
 
@@ -245,7 +246,7 @@ async def desert(ended: Run, ports: Ports) -> None:
         return
     asked = await ports.ledger.look(lambda tx: tx.runs(parent_run=ended.id, awaited=True, status=LIVE))
     for child in asked:
-        await cancel(child.id, ports, alive=ports.alive)
+        await cancel(child.id, ports, alive=ports.alive, reason=Reason.DESERTED)
 
 
 def _woken(

@@ -4,7 +4,7 @@ from dataclasses import replace
 from datetime import timedelta
 
 from retinue.domain.approval import State
-from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import NotFound
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE, Stirred, closed
@@ -25,7 +25,7 @@ async def interrupt(run_id: str, ports: Ports) -> Run:
         run = tx.run(run_id)
         if run is None:
             raise NotFound(f"there is no run {run_id}")
-        if run.status.final or run.reason is Reason.USER_CANCEL:
+        if run.status.final or run.reason in STOPPING:
             return run
         if run.status is Status.QUEUED and run.started_at is None:
             return closed(

@@ -93,6 +93,12 @@ async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
         await ports.ledger.do(step)
 
 
+def descendants(run: Run, tx: Tx) -> list[Run]:
+    """Those it asked for that live, those that they asked for, and so on."""
+    found = tx.runs(parent_run=run.id, status=(Status.QUEUED, Status.RUNNING, Status.WAITING))
+    return [*found, *(below for each in found for below in descendants(each, tx))]
+
+
 async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
     """A run whose owner is dead is taken up by this process, a bounded number of times. `left_by` is the dead one:
     of two processes that both saw it die only the first takes the run."""

@@ -9,6 +9,7 @@ from retinue.domain.agent import Agent, Defined, preset_hash
 from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
+from retinue.domain.safe import safe_text, shown
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
@@ -41,6 +42,10 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
         return first
     defined = ports.agents.get(ask.agent, child.parent.workspace.meant)
     _fits(defined.agent, ask)
+    if ask.parent_run is not None and ask.model is None and defined.agent.model is None:
+        ask = replace(ask, model=ports.subagents.model)
+    if ask.model is not None:
+        ports.model(defined.agent, ask.model)  # a model that nobody knows is told before anything is made
     if ask.parent_run is not None:
         child = replace(child, asker=await permitted(ask, child.parent, ports))
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
@@ -48,6 +53,9 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
         raise Refused(
             f"{child.parent.slug} is {child.parent.depth} deep and gets no child: {deepest} is the limit"
         )
+    for pattern in (*(child.allowed_paths or ()), *(child.denied_paths or ())):
+        if shown(pattern) != pattern:
+            raise Refused(f"the path {shown(pattern)!r} holds characters that cannot be seen: leave them out")
     session = await _left_behind(ask, child, ports) or await _child(ask, child, defined, ports)
     try:
         return await send(ask, session, ports)
@@ -70,7 +78,7 @@ async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Sess
     async with _no_litter(born.workspace, ports):
         preset = ports.with_paths(defined.preset, born.paths)
         if child.prompt is not None:
-            preset = ports.with_prompt(preset, ports.redact(child.prompt(defined.agent)))
+            preset = ports.with_prompt(preset, safe_text(ports.redact(child.prompt(defined.agent))))
         return await ports.store.create(
             NewSession(
                 agent=ask.agent,

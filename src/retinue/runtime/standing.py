@@ -4,7 +4,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from retinue.domain.approval import State
-from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.run import STOPPING, Run, Status, Waiting
 from retinue.errors import Cancelled, RetinueError
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE
@@ -19,7 +19,7 @@ async def parked(run: Run, ports: Ports) -> bool:
         now = tx.run(run.id)
         if now is None or now.status is not Status.RUNNING:
             return True
-        if now.reason is Reason.USER_CANCEL:
+        if now.reason in STOPPING:
             raise Cancelled("cancelled")
         waiting = _awaited(counted(now, run), tx)
         if waiting is None:

@@ -12,7 +12,7 @@ import msgspec
 from retinue.domain.agent import Agent
 from retinue.domain.announcement import error, harmless
 from retinue.domain.prompt import LISTING, MESSAGE
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Returned
@@ -216,7 +216,8 @@ async def _answered(run: Run, message: _Message, ports: Ports) -> str:
     if run.status.live or await ports.ledger.look(lambda tx: tx.deliveries(run=run.id, answers=False)):
         return _later(run, message, known, ports)
     if run.status is not Status.DONE:
-        raise Failed(_fault("agent_message_failed", error(run), beside=known))
+        summed_up = {"response": harmless(run.text)} if run.reason is Reason.INTERRUPTED and run.text else {}
+        raise Failed(_fault("agent_message_failed", error(run), beside=known | summed_up))
     return said(
         mode="sync",
         status="complete",

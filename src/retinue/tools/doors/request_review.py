@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Annotated
 
+from retinue.domain.agent import WorkspacePolicy
 from retinue.domain.announcement import block, one_line
 from retinue.domain.run import Ask
 from retinue.domain.tool import Effect
@@ -59,7 +60,10 @@ async def request_review(
         if not change.files:
             return NOTHING.format(why=change.why_none)
         child = Child(
-            parent=call.session, description=one_line(instructions or "") or "review", own_paths=True
+            parent=call.session,
+            description=one_line(instructions or "") or "review",
+            own_paths=True,
+            workspace=WorkspacePolicy(writable=False),
         )
         run = await begun(replace(ask, task=_task(instructions, change, call, ports)), child, ports)
     return await answered(run, call, ports)

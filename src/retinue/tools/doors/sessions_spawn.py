@@ -9,7 +9,7 @@ from retinue.domain.announcement import one_line, subagent_status
 from retinue.domain.prompt import worker_prompt
 from retinue.domain.run import Ask, Run, iso
 from retinue.domain.tool import Effect
-from retinue.errors import Failed, NotFound, Refused
+from retinue.errors import BadConfig, Failed, NotFound, Refused
 from retinue.ports import Call, Tx
 from retinue.runtime.approve import ask_key
 from retinue.runtime.place import Child
@@ -81,6 +81,8 @@ async def sessions_spawn(
         run = await spawn(ask, child, ports)
     except (Refused, NotFound) as error:
         raise Failed(said(status="forbidden", error=str(error))) from error
+    except BadConfig as error:
+        raise Failed(said(status="error", error=str(error))) from error
     return said(status="accepted", runId=run.id, sessionKey=run.key)
 
 

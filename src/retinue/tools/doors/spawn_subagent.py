@@ -9,7 +9,7 @@ from retinue.domain.agent import WorkspacePolicy
 from retinue.domain.announcement import error as why
 from retinue.domain.announcement import inbox_status, one_line, report
 from retinue.domain.announcement import label as called
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
@@ -116,6 +116,8 @@ async def answered(run: Run, call: Call, ports: Ports) -> str:
     run = await outcome(run, call, ports)
     if run.status.live:
         return _under_way(run)
+    if run.reason is Reason.INTERRUPTED and run.text.strip():
+        return report(run, run.text, nonce(ports))
     if run.status is not Status.DONE:
         raise Failed(f"{called(run)} error: {why(run)} (its conversation: {run.path})")
     return report(run, run.text, nonce(ports))
