@@ -3,14 +3,16 @@
 import asyncio
 import random
 import sqlite3
+import subprocess
+import sys
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from retinue.errors import NoRoom, NotFound, Unreadable
-from retinue.ledger.repair import damage, set_aside
+from retinue.errors import Held, NoRoom, NotFound, Unreadable
+from retinue.ledger.repair import damage, kept_aside, quick_damage, set_aside
 from retinue.testing.ledgers import AT, a_run, open_ledger
 
 
@@ -151,3 +153,66 @@ async def test_planted_event_data_is_damage(tmp_path: Path):
     async with open_ledger(path) as ledger:
         with pytest.raises(Unreadable, match="an event is damaged"):
             await ledger.look(lambda tx: tx.events())
+
+
+@pytest.mark.parametrize("table", ["deliveries", "approvals", "deeds"])
+async def test_what_is_planted_in_any_table_is_found(tmp_path: Path, table: str):
+    """Shows: P16, P28."""
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    planted = {
+        "deliveries": "('d', 'r0', 'r0', 's', 'pending', 0, 0, '{}')",
+        "approvals": "('a', 'r0', 'c', 'pending', '[1]')",
+        "deeds": "('c', 'r0', 'started', 'gASVHAAAAAAAAACM')",
+    }
+    told(path, f"INSERT INTO {table} VALUES {planted[table]}")
+    assert "damaged" in (damage(path) or "")
+
+
+HOLDS = """
+import sqlite3, sys
+connection = sqlite3.connect(sys.argv[1])
+connection.execute("SELECT count(*) FROM runs").fetchall()
+print("open", flush=True)
+sys.stdin.readline()
+"""
+
+
+async def test_a_file_that_another_process_has_open_is_not_set_aside(tmp_path: Path):
+    """Not even where that process only looks, and holds nothing but the kernel's locks.
+
+    Shows: P16.
+    """
+    path = tmp_path / "ledger.db"
+    await made(path, 1)
+    other = await asyncio.create_subprocess_exec(
+        sys.executable, "-c", HOLDS, str(path), stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    )
+    assert other.stdout is not None
+    assert await other.stdout.readline() == b"open\n"
+    with pytest.raises(Held, match="another process has the damaged ledger open"):
+        set_aside(path, at=AT)
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["ledger.db", "ledger.db-shm", "ledger.db-wal"]
+    await other.communicate(b"\n")
+    assert kept_aside(path) == []
+    set_aside(path, at=AT)
+    assert kept_aside(path) == [tmp_path / "ledger.db.damaged-20261115T184207123456Z"]
+
+
+async def test_a_ledger_goes_on_with_another_file_after_it_has_let_go(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("old")))
+        await ledger.let_go()
+        set_aside(path, at=AT)
+        assert await ledger.look(lambda tx: tx.runs()) == []
+        await ledger.do(lambda tx: tx.add_run(a_run("new")))
+        assert [run.id for run in await ledger.look(lambda tx: tx.runs())] == ["new"]
+
+
+def test_a_quick_look_finds_a_page_that_is_gone(tmp_path: Path):
+    path = tmp_path / "ledger.db"
+    asyncio.run(made(path))
+    assert quick_damage(path) is None
+    spoil(path, 0)
+    assert quick_damage(path)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_CALLS, MAX_RESULT_BYTES, Limits
+from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_RESULT_BYTES, Limits
 from retinue.domain.run import Reason, Status
 from retinue.domain.scope import Bounds
 from retinue.domain.turn import Reply
@@ -151,13 +151,23 @@ async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: Any):
         assert all("\n" not in each.text and len(each.text) < 500 for each in results)
 
 
-async def test_calls_that_cannot_run_end_in_a_stuck_run(world: Any):
+async def test_replies_whose_calls_cannot_run_end_in_a_stuck_run(world: Any):
     """Shows: M10, M11."""
-    many = calls(*((f"no_such_{n}", "{}") for n in range(MAX_BAD_CALLS + 1)))
-    async with world.open(many, says("never")) as house:
+    many = [calls((f"no_such_{n}", "{}")) for n in range(MAX_BAD_REPLIES + 1)]
+    async with world.open(*many, says("never")) as house:
         run = await house.run("Guess.")
         assert (run.status, run.reason) == (Status.FAILED, Reason.STUCK)
-        assert len(await house.results(run)) == MAX_BAD_CALLS + 1
+        assert len(await house.results(run)) == MAX_BAD_REPLIES + 1
+
+
+async def test_a_model_hears_of_all_impossible_calls_of_a_reply_before_it_counts_as_stuck(world: Any):
+    """Shows: M10."""
+    many = calls(*((f"no_such_{n}", "{}") for n in range(2 * MAX_BAD_REPLIES)))
+    async with world.open(many, says("Without them, then.")) as house:
+        run = await house.run("Guess.")
+        assert (run.status, run.text) == (Status.DONE, "Without them, then.")
+        results = await house.results(run)
+        assert [each.ok for each in results] == [False] * 2 * MAX_BAD_REPLIES
 
 
 async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(world: Any):

@@ -137,8 +137,7 @@ class Mending(ABC):
                 findings.append(Finding(level="mended", what=await trouble.mend()))
             else:
                 findings.append(Finding(level="warn", what=trouble.what, do=trouble.do))
-        lost = [run for run in runs if run.status in (Status.QUEUED, Status.RUNNING) and not self._lives(run)]
-        if lost := [run for run in lost if (await self._now(run)).status.live]:
+        if lost := await self.interrupted():
             findings.append(
                 Finding(level="warn", what=f"{len(lost)} runs interrupted", do="retinue runs resume")
             )
@@ -233,8 +232,9 @@ class Mending(ABC):
                 return False
         return True
 
-    async def _now(self, run: Run) -> Run:
-        return await self._ledger.look(lambda tx: tx.run(run.id)) or run
+    @abstractmethod
+    async def interrupted(self) -> list[Run]:
+        """Runs that nobody works any more and that have not ended."""
 
     @abstractmethod
     def _lives(self, run: Run) -> bool:

@@ -42,6 +42,6 @@ MAX_REPLY_BYTES = 8_000_000
 """A model's reply is cut here, and says so."""
 MAX_RESULT_BYTES = 400_000
 """A tool's result is cut here, head and tail kept."""
-MAX_BAD_CALLS = 16
-"""Calls that could not run (unknown tool, wrong arguments) in one run before it is stuck."""
+MAX_BAD_REPLIES = 16
+"""Replies with calls that could not run (unknown tool, wrong arguments) in one run before it is stuck."""
 MAX_EMPTY_REPLIES = 3

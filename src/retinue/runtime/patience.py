@@ -1,6 +1,6 @@
 """Patience with a model that gets nowhere: it is told first, and stopped then."""
 
-from retinue.domain.limits import MAX_BAD_CALLS, MAX_EMPTY_REPLIES, Limits
+from retinue.domain.limits import MAX_BAD_REPLIES, MAX_EMPTY_REPLIES, Limits
 from retinue.domain.transcript import Called
 from retinue.errors import ModelFailed
 
@@ -9,12 +9,13 @@ AGAIN = "You have made this very call {n} times in a row, and its answer will no
 
 
 class Patience:
-    """Counts of one run: empty replies and identical calls in a row, and calls that could not be made at all."""
+    """Counts of one run: empty replies and identical calls in a row, and replies with calls that could not be made at all."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._empty = 0
         self._bad = 0
+        self._impossible = False
         self._last: tuple[str, str] = ("", "")
         self._same = 0
 
@@ -40,9 +41,13 @@ class Patience:
         return AGAIN.format(n=self._same) if self._same > most else ""
 
     def with_impossible(self) -> None:
-        """A call that could not be made: an unknown tool, or arguments it does not understand."""
-        self._bad += 1
+        """A call of this reply could not be made: an unknown tool, or arguments it does not understand."""
+        self._impossible = True
 
     def spent(self) -> None:
-        if self._bad > MAX_BAD_CALLS:
-            raise ModelFailed(f"{self._bad} calls that could not run", reason="stuck")
+        """The calls of one reply are answered. However many of them were impossible, the model hears of them all at
+        once, so they count as one."""
+        self._bad += self._impossible
+        self._impossible = False
+        if self._bad > MAX_BAD_REPLIES:
+            raise ModelFailed(f"{self._bad} replies with calls that could not run", reason="stuck")

@@ -53,7 +53,11 @@ async def list_runs(app: App, terminal: Terminal) -> None:
     called = names(relatives)
     rows = [
         as_json(run)
-        | {"who": f"{'  ' * depth}{called[run.id]} {run.status}", "time": _lasted(run), "about": about(run)}
+        | {
+            "who": f"{'  ' * depth}{called[run.id]} {run.status}{_for(run)}",
+            "time": _lasted(run),
+            "about": run.error if run.waiting_for is Waiting.DISK else about(run),
+        }
         for depth, run in in_order(live, relatives)
     ]
     terminal.rows(rows, LIVE_COLUMNS, empty=empty)
@@ -167,9 +171,12 @@ def _below(run: Run, relatives: Sequence[Run]) -> list[tuple[int, Run]]:
 
 def _state(run: Run) -> str:
     """How a run stands, and for how long it has been going on or did."""
-    what = f" for {run.waiting_for}" if run.waiting_for else ""
     why = f" ({run.reason})" if run.reason else ""
-    return f"{str(run.status).replace('_', ' ')}{what}{why}, {_lasted(run)}"
+    return f"{str(run.status).replace('_', ' ')}{_for(run)}{why}, {_lasted(run)}"
+
+
+def _for(run: Run) -> str:
+    return f" for {run.waiting_for}" if run.waiting_for else ""
 
 
 def _lasted(run: Run) -> str:

@@ -7,7 +7,9 @@ from retinue.ports import Call
 from retinue.tools.define import tool
 
 FILE = "effects.log"
-MOMENT = 0.004
+LINE = 2 * 26 + 2
+"""Bytes of a mark: two ids, a blank and the end of the line."""
+MOMENT = 0.01
 """Seconds on either side of the effect, so that a kill has somewhere to fall."""
 
 

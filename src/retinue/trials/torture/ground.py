@@ -15,7 +15,7 @@ from retinue.app import open as open_app
 from retinue.domain.approval import Approval, State
 from retinue.domain.run import Run
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.trials.torture.effects import FILE
+from retinue.trials.torture.effects import FILE, LINE
 from retinue.trials.torture.tree import agents, task
 
 FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
@@ -149,6 +149,13 @@ class Ground:
         except FileNotFoundError:
             return Counter()
         return Counter(line.split()[-1] for line in lines if line)
+
+    def done(self) -> int:
+        """How much was done so far, by the size of that file."""
+        try:
+            return (self.work / FILE).stat().st_size // LINE
+        except FileNotFoundError:
+            return 0
 
     def defects(self) -> list[str]:
         """Commands that ended with a defect of ours instead of a sentence."""

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from retinue.domain.run import Run
+from retinue.trials.torture.effects import MOMENT
 from retinue.trials.torture.ground import GLANCE, PATIENCE, Ground
 from retinue.trials.torture.laws import Tally, judged
 from retinue.trials.torture.model import Model
@@ -32,15 +33,22 @@ class Life:
     """Seconds from each restart to the first sign that work went on."""
 
     async def killed(self, process: asyncio.subprocess.Process, *, restarted: bool) -> None:
-        """At a moment between two requests, chosen by how much was asked so far, or early in its start."""
-        began, before = time.perf_counter(), len(self.model.asked)
-        more, then = self.chance.randrange(12), self.chance.uniform(0, 0.06)
-        if not more:
-            then = self.chance.uniform(0, 0.8)
-        await _until(
-            lambda: len(self.model.asked) >= before + more or process.returncode is not None,
-            seconds=self.chance.uniform(2, 4),
-        )
+        """Around an effect, or at a moment between two requests, or early in its start: chosen by how much was done or
+        asked so far, so that slow machines are killed at the same places as quick ones."""
+        began, before, done = time.perf_counter(), len(self.model.asked), self.ground.done()
+        where = self.chance.choice(("effect", "request", "request", "start"))
+        more = 0 if where == "start" else self.chance.randint(1, 12 if where == "request" else 4)
+        then = self.chance.uniform(0, {"effect": 2.5 * MOMENT, "request": 0.06, "start": 0.8}[where])
+
+        def now() -> bool:
+            enough = (
+                self.ground.done() >= done + more
+                if where == "effect"
+                else len(self.model.asked) >= before + more
+            )
+            return enough or process.returncode is not None
+
+        await _until(now, seconds=self.chance.uniform(2, 4))
         await asyncio.sleep(then)
         if await self.ground.killed(process):
             self.kills += 1
@@ -115,7 +123,7 @@ def _moving(runs: list[Run]) -> bool:
 async def _until(true: Callable[[], bool], *, seconds: float) -> None:
     ends = time.perf_counter() + seconds
     while not true() and time.perf_counter() < ends:  # noqa: ASYNC110  (another process does it: nothing to wait on)
-        await asyncio.sleep(GLANCE / 4)
+        await asyncio.sleep(GLANCE / 10)
 
 
 async def round_of(ground: Ground, model: Model, chance: random.Random, kills: int) -> tuple[Life, Tally]:
