@@ -147,6 +147,21 @@ async def test_a_folder_that_cannot_be_finished_is_not_there_at_all(store: FileS
         await store.create(new("explorer", parent=await _lost(store)))
 
 
+async def test_a_place_that_takes_no_folder_at_all_is_told_in_a_sentence(tmp_path: Path):
+    """The names of files below it would be longer than any name may be.
+
+    Shows: P07.
+    """
+    root = tmp_path
+    while len(str(root)) < 3_800:
+        root /= "d" * 200
+    root /= "d" * (4_090 - len(str(root)))
+    store = FileStore(root, fixed_chance())
+    with pytest.raises(NoRoom, match="File name too long"):
+        await store.create(new())
+    store.close()
+
+
 async def _lost(store: FileStore) -> Session:
     session = await store.create(new())
     Path(session.path).rename(f"{session.path}-lost")

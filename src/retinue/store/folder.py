@@ -87,11 +87,10 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
         lifted=new.lifted,
         preset_hash=new.preset_hash,
     )
-    with suppress(FileExistsError):
-        os.mkdir(os.path.join(root, names.STAGING), 0o700)
     try:
-        with suppress(FileExistsError):
-            os.mkdir(where, 0o700)
+        for folder in (os.path.join(root, names.STAGING), where):
+            with suppress(FileExistsError):
+                os.mkdir(folder, 0o700)
         return _built(session, root, where, new.preset)
     except OSError as error:
         raise no_room(where, error) from error
