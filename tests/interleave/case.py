@@ -10,7 +10,7 @@ from pathlib import Path
 
 from plan import Plan
 from virtual import Stalled, VirtualLoop
-from world import World
+from world import LONGEST, World
 
 _MEMORY = Path("/dev/shm")
 """Where there is one: nothing here needs to outlive a crash of the machine."""
@@ -43,12 +43,15 @@ async def _played(world: World) -> int:
     plan = world.plan
     for _ in range(plan.processes):
         world.open()
-    async with asyncio.TaskGroup() as group:
-        for _ in range(plan.tops):
-            group.create_task(world.begins())
-        for _ in range(plan.people):
-            group.create_task(_person(world))
-        group.create_task(_fate(world))
+    try:
+        async with asyncio.timeout(LONGEST), asyncio.TaskGroup() as group:
+            for _ in range(plan.tops):
+                group.create_task(world.begins())
+            for _ in range(plan.people):
+                group.create_task(_person(world))
+            group.create_task(_fate(world))
+    except TimeoutError:
+        world.breach("what a person does never comes to its end")
     await world.settle()
     quiet = await world.quiet()
     for breach in quiet.breaches():

@@ -18,14 +18,13 @@ WAKE = "wake"
 MOVING = (Status.QUEUED, Status.RUNNING)
 
 KNOWN = (
-    re.compile(
-        r"is idle and its call .* has no result"
-    ),  # of a run stopped as it began, parked, or given up as lost
-    re.compile(
-        r"was taken, and the call's result is .* is open in "
-    ),  # a person spoke to the child at that moment
+    # Of a run that was stopped as it began or while one of its calls waited, or that was given up as lost: the next run
+    # of its conversation answers it.
+    re.compile(r"is idle and its call .* has no result"),
+    # A person spoke to the child at the moment at which its answer was fetched.
+    re.compile(r"was taken, and the call's result is .* is open in "),
 )
-"""What is known not to hold yet, each with where it is seen. Everything else must."""
+"""What is known not to hold yet; everything else must."""
 
 
 class Steps:
