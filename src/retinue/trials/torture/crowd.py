@@ -30,7 +30,7 @@ async def crowd(ground: Ground, model: Model, running: int) -> tuple[Crowd, Tall
     model.hold = lambda place, turn: HELD if turn or place.endswith(".worker") else 0
     process = await ground.started("serve")
     await ground.begin(*(f"pair-{number}" for number in range(pairs)))
-    there = await _running(ground, 2 * pairs)
+    there = await _running(ground, model, pairs)
     await ground.killed(process)
     model.hold = None
     began, before = time.perf_counter(), len(model.asked)
@@ -47,10 +47,11 @@ async def crowd(ground: Ground, model: Model, running: int) -> tuple[Crowd, Tall
     return Crowd(running=there, resumed=resumed, ended=ended), tally
 
 
-async def _running(ground: Ground, wanted: int) -> int:
-    """Until so many run, or no more are to be had."""
+async def _running(ground: Ground, model: Model, pairs: int) -> int:
+    """Until all of them run and wait for their model, or no more are to be had."""
     began, there = time.perf_counter(), 0
-    while there < wanted and time.perf_counter() - began < PATIENCE:
+    asked = 3 * pairs  # two turns of the one who asks, one of the worker
+    while (there < 2 * pairs or len(model.asked) < asked) and time.perf_counter() - began < PATIENCE:
         await asyncio.sleep(GLANCE * 5)
         runs, _ = await ground.rows()
         there = Counter(run.status for run in runs)[Status.RUNNING]
