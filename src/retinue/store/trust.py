@@ -7,14 +7,16 @@ import hashlib
 import json
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Generator, Mapping
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
 from retinue.errors import BadDefinition, Failed, NotFound, Usage
-from retinue.store.disk import read_file, replace_file
+from retinue.store.disk import no_room, read_file, replace_file
+from retinue.store.lock import alone
 from retinue.store.textfile import checked, decoded
 
 FOLDER = ".retinue"
@@ -72,15 +74,30 @@ class Trust:
                 f"{seen.place}/{FOLDER} holds more than can be looked at, or what cannot be read: "
                 "keep only definitions there"
             )
-        self._write({**self._read(), seen.place: seen.hash}, token)
+        with self._alone():
+            self._write({**self._read(), seen.place: seen.hash}, token)
 
     def remove(self, place: str, *, token: str) -> str:
-        real, known = os.path.realpath(place), self._read()
-        gone = real if real in known else place
-        if gone not in known:
+        real = os.path.realpath(place)
+        if not {real, place} & set(self._read()):
             raise NotFound(f"{place} is not trusted: `retinue trust list` shows what is")
-        self._write({key: value for key, value in known.items() if key != gone}, token)
+        with self._alone():
+            known = self._read()
+            gone = real if real in known else place
+            self._write({key: value for key, value in known.items() if key != gone}, token)
         return gone
+
+    @contextmanager
+    def _alone(self) -> Generator[None]:
+        """Between reading and writing nobody else writes: what another person took back stays taken back."""
+        lock = f"{self.path}.lock"
+        with ExitStack() as stack:
+            try:
+                self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                stack.enter_context(alone(lock))
+            except OSError as error:
+                raise no_room(lock, error) from error
+            yield
 
     def _read(self) -> dict[str, str]:
         try:
@@ -95,7 +112,6 @@ class Trust:
         return {str(place): seen for place, seen in pairs if isinstance(seen, str) and seen}
 
     def _write(self, known: Mapping[str, str], token: str) -> None:
-        self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         text = json.dumps(dict(sorted(known.items())), indent=2) + "\n"
         replace_file(os.fspath(self.path), text.encode("utf-8", "surrogatepass"), token=token)
 

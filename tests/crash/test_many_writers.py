@@ -1,0 +1,67 @@
+"""Many processes change the same small files at once: every reader finds a whole one, and no change is lost."""
+
+import asyncio
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+from retinue.domain.workspace import Workspace
+from retinue.ports import NewSession
+from retinue.store.files import FileStore
+from retinue.store.trust import Trust
+from retinue.testing.fixed_chance import fixed_chance
+
+WRITERS, CHANGES = 6, 30
+
+WRITER = """
+import asyncio, sys
+from pathlib import Path
+from retinue.engine.chance import system_chance
+from retinue.store.files import FileStore
+from retinue.store.trust import Trust, look
+
+async def main(root, slug, trust, mine, changes):
+    chance = system_chance()
+    store = FileStore(Path(root), chance)
+    for number in range(int(changes)):
+        session = await store.find(slug)
+        await store.change(session, name=f"{mine} {number}")
+        place = Path(trust).parent / f"project-{mine}-{number}"
+        (place / ".retinue/agents").mkdir(parents=True)
+        Trust(Path(trust)).add(look(str(place)), token=chance.uuid())
+    store.close()
+
+asyncio.run(main(*sys.argv[1:]))
+"""
+
+
+async def test_every_reader_finds_a_whole_file_while_many_write(tmp_path: Path):
+    """Shows: P05."""
+    store = FileStore(tmp_path / "sessions", fixed_chance())
+    new = NewSession(
+        agent="x", preset="---\n---\nP\n", preset_hash="", workspace=Workspace(root=str(tmp_path))
+    )
+    session = await store.create(new)
+    trust = tmp_path / "trust.json"
+    writers = [
+        await asyncio.create_subprocess_exec(
+            sys.executable, "-c", WRITER, str(tmp_path / "sessions"), session.slug, str(trust), str(each), str(CHANGES),
+            stderr=subprocess.PIPE,
+        )
+        for each in range(WRITERS)
+    ]  # fmt: skip
+    ended = asyncio.gather(*(each.communicate() for each in writers))
+    facts, names = Path(session.path) / "session.json", set[str]()
+    while not ended.done():
+        names.add(json.loads(facts.read_text()).get("name") or "")
+        if trust.exists():
+            json.loads(trust.read_text())
+        await asyncio.sleep(0)
+    assert [(each.returncode, err) for each, (_, err) in zip(writers, await ended, strict=True)] == [
+        (0, b"")
+    ] * WRITERS
+    assert len(names) > WRITERS
+    assert len(Trust(trust).listed()) == WRITERS * CHANGES
+    assert (await store.find(session.slug)).name in {f"{each} {CHANGES - 1}" for each in range(WRITERS)}
+    store.close()

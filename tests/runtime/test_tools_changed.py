@@ -1,0 +1,90 @@
+"""The tools are others after a crash than before: a call of one that is gone is answered honestly, and the run goes on."""
+
+import asyncio
+from typing import Any, Literal
+
+import pytest
+
+from retinue.domain.run import Run, Status
+from retinue.domain.transcript import dangling
+from retinue.ports import Tool
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+Effects = Literal["read", "idempotent", "once"]
+
+
+def before(begun: asyncio.Event, effect: Effects) -> Tool:
+    @tool(name="act", effect=effect, asks="never")
+    async def act(what: str) -> str:
+        """Begins, and never comes back."""
+        begun.set()
+        await asyncio.Event().wait()
+        return what
+
+    return act
+
+
+def after(made: list[str]) -> Tool:
+    @tool(name="act", effect="read", asks="never")
+    async def act(other: int) -> str:
+        """Takes something else than it did."""
+        made.append(str(other))
+        return "x"
+
+    return act
+
+
+async def left(world: Any, effect: Effects) -> Run:
+    begun = asyncio.Event()
+    async with world.open(calls(("act", '{"what": "it"}')), tools=[before(begun, effect)]) as house:
+        run = await house.ask("Act.")
+        await begun.wait()
+    return run
+
+
+@pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
+async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(world: Any, effect: Effects):
+    """Shows: P24."""
+    run = await left(world, effect)
+    async with world.open(says("Then without it.")) as house:
+        ended = await house.resume(run)
+        assert (ended.status, ended.text) == (Status.DONE, "Then without it.")
+        [result] = await house.results(run)
+        assert not result.ok
+        assert "There is no tool 'act'" in result.text
+        assert dangling(house.heard(0)) == ()
+
+
+async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(world: Any):
+    """Shows: P24."""
+    run = await left(world, "read")
+    made: list[str] = []
+    async with world.open(says("Then without it."), tools=[after(made)]) as house:
+        ended = await house.resume(run)
+        assert (ended.status, made) == (Status.DONE, [])
+        [result] = await house.results(run)
+        assert (result.ok, "The arguments of act are wrong" in result.text) == (False, True)
+
+
+async def test_what_had_begun_and_must_not_happen_twice_is_not_made_by_a_tool_that_says_otherwise_now(
+    world: Any,
+):
+    """The deed was written down when the tool said `once`; what it says now changes nothing about that.
+
+    Shows: P24.
+    """
+    run = await left(world, "once")
+    made: list[str] = []
+
+    @tool(name="act", effect="once", asks="never")
+    async def act(what: str) -> str:
+        """The same, of the next release."""
+        made.append(what)
+        return "x"
+
+    async with world.open(says("I look first."), tools=[act]) as house:
+        ended = await house.resume(run)
+        assert (ended.status, made) == (Status.DONE, [])
+        [result] = await house.results(run)
+        assert "Outcome unknown" in result.text
