@@ -180,7 +180,10 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         taken = await take_up(left, self._ports)
         if run.status is Status.WAITING and taken:
             return [run, *taken]  # it goes on when those it waits for have ended
-        return [await resume(run.id, self._ports, left_by=run.owner), *taken]
+        again = await resume(run.id, self._ports, left_by=run.owner)
+        if again.status.final:
+            await control.desert(again, self._ports)
+        return [again, *taken]
 
     # the machine
 

@@ -98,7 +98,8 @@ class LocalEngine:
         # A second cancellation would strike the work in the midst of putting its file in order.
         if run_id not in self._cancelled:
             self._cancelled.add(run_id)
-            task.cancel()
+            # A task that is cancelled before its first step never enters its own clean-up: it begins first.
+            asyncio.get_running_loop().call_soon(task.cancel)
         return True
 
     def cancelled(self, run_id: str) -> bool:

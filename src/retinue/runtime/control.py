@@ -9,6 +9,7 @@ from retinue.domain.approval import Answer, Approval, State
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
+from retinue.domain.transcript import dangling
 from retinue.errors import NotFound, Refused, RetinueError, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime import deeds
@@ -48,7 +49,8 @@ async def cancel(
     stirred.submit(ports)
     if ports.engine.cancel(run_id) and run.status.live:
         await ports.engine.wait(run_id)
-    elif before is not None and before.status is Status.WAITING and run.status.final:
+        run = await ports.ledger.look(lambda tx: tx.run(run_id) or run)
+    if before is not None and before.status.live and run.status.final:
         await _left(run, ports)
     for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
         await cancel(child.id, ports, alive=alive, reason=reason)
@@ -60,9 +62,10 @@ async def _left(run: Run, ports: Ports) -> None:
     does it."""
     with suppress(RetinueError):
         async with ports.store.open(await ports.store.find(run.path)) as talk:
+            own = {called.id for called in dangling(talk.entries) if called.run == run.id}
             _, lost = unanswered(talk.entries, replace(run, id=""))
             at = iso_seconds(ports.chance.now())
-            stopped = [replace(each, text=STOPPED, run=run.id, at=at) for each in lost]
+            stopped = [replace(each, text=STOPPED, run=run.id, at=at) for each in lost if each.of in own]
             await talk.append(*await deeds.honest(stopped, ports))
             await talk.rest()
 

@@ -10,6 +10,7 @@ from contextlib import suppress
 
 from retinue.domain.run import Run
 from retinue.ports import Ports
+from retinue.runtime.control import desert
 from retinue.runtime.recover import resume_all
 
 SUSPECT = 2
@@ -30,7 +31,11 @@ async def take_up(runs: Sequence[Run], ports: Ports) -> list[Run]:
         if taken and taken[-1].status.live and len(runs) > 1:
             with suppress(TimeoutError):
                 await asyncio.wait_for(ports.engine.wait(run.id), seconds)
-    return taken + await resume_all([run for run in runs if run.attempts < SUSPECT], ports)
+    taken += await resume_all([run for run in runs if run.attempts < SUSPECT], ports)
+    for run in taken:
+        if run.status.final:
+            await desert(run, ports)
+    return taken
 
 
 def in_turn(suspects: Sequence[Run]) -> list[Run]:

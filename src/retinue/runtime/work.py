@@ -134,7 +134,7 @@ class _Work:
                     raise
                 raise TimedOut(f"the deadline passed: {self._deadline()}") from error
             finally:
-                if not self._dying() and not self.calling.parked:
+                if not self._dying() and not isinstance(sys.exception(), Parked):
                     with self.room.hurried():
                         await self._left(talk)
 

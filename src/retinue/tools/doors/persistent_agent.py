@@ -7,7 +7,7 @@ from retinue.domain.approval import Answer
 from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Said
-from retinue.errors import Failed, NotFound
+from retinue.errors import Failed, NotFound, RetinueError
 from retinue.ports import Asks, Call, Ports
 from retinue.runtime.announce import nonce
 from retinue.runtime.answer import outcome
@@ -88,11 +88,17 @@ async def _said(run: Run, ports: Ports) -> str:
     if run.status is not Status.DONE:
         failure = "Error: Network failure\n" if run.reason in NETWORK else "Error: "
         raise Failed(f"{failure}{run.error or run.reason or run.status}")
-    session = await ports.store.find(run.path)
-    async with ports.store.open(session) as talk:
-        texts = [
-            entry.text
-            for entry in talk.entries
-            if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id and entry.text.strip()
-        ]
-    return report(run, "\n\n".join(texts) or run.text, nonce(ports))
+    return report(run, "\n\n".join(await _texts(run, ports)) or run.text, nonce(ports))
+
+
+async def _texts(run: Run, ports: Ports) -> list[str]:
+    """As its file tells; nothing while somebody else has that open, or when it is gone."""
+    if run.turns == 1:
+        return [run.text]
+    try:
+        async with ports.store.open(await ports.store.find(run.path)) as talk:
+            entries = [*await talk.earlier(run.id), *talk.entries]
+    except RetinueError:
+        return []
+    said = [each for each in entries if isinstance(each, Said) and each.by == "agent" and each.run == run.id]
+    return [each.text for each in said if each.text.strip()]
