@@ -219,6 +219,22 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
     assert (missing.code, "there is no result nothing" in missing.err) == (7, True)
 
 
+async def test_a_finding_that_was_passed_on_is_not_written_again(machine: Any):
+    """Shows: D039."""
+    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    script = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Blocking: x."),))
+    async with machine.serving(script):
+        ran = (await machine("run", "--json", "Go.")).json
+        (row,) = (await machine("inbox", "--json")).json
+        first = (await machine("inbox", "--promote", row["runId"], "--json")).json
+        told = Path(ran["path"]).read_text()
+        again = await machine("inbox", "--promote", row["runId"], "--json")
+    assert (first["already"], again.json["already"]) == (False, True)
+    assert (again.code, again.json["entry"]) == (0, first["entry"])
+    assert f"helper's result stands already in {ran['slug']}" in again.err
+    assert Path(ran["path"]).read_text() == told
+
+
 async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machine: Any):
     """Shows: D028, D037, D038."""
     committed(machine.folder)

@@ -10,6 +10,7 @@ from retinue.app.commands import Commands, loosest
 from retinue.app.giving import Giving
 from retinue.app.inbox import Inbox
 from retinue.app.log import log_line
+from retinue.app.logged import Log, LoggedStore
 from retinue.app.looking import Looking
 from retinue.app.mending import Mending
 from retinue.app.operator import Operator
@@ -39,7 +40,6 @@ from retinue.runtime.recover import descendants, resume
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.files import FileStore
 from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
 
@@ -63,10 +63,10 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         self._seq = 0
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
+        self._log = Log(config.home, redact, chance)
         self.operator = Operator(config, now=chance.now)
-        Sessions.__init__(
-            self, FileStore(config.home / "sessions", chance), self._ledger, chance, self._lives, redact
-        )
+        store = LoggedStore(config.home / "sessions", chance, self._log)
+        Sessions.__init__(self, store, self._ledger, chance, self._lives, redact)
         self.store.sweep()
         self.trust = Trust(config.home / "trust.json")
         self.agents = DefinitionCatalogue(
@@ -197,6 +197,7 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         """A live event carries the number of the last durable one, so that a listener can place it."""
         if event.seq:
             self._seq = event.seq
+            self._log.heard(event)
         elif self._listeners:
             event = replace(event, seq=self._seq)
         for listener in tuple(self._listeners):

@@ -5,15 +5,19 @@ from typing import Any
 from retinue.domain.announcement import Delivery, as_json, error, report
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Run, Status, iso_seconds
+from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.errors import NotFound, Refused, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE, heard, nonce
 from retinue.runtime.inbox import Row, rows, waiting
+from retinue.store.files import FileStore
 
 PERSON = "person"
 RECENT = 50
 """Results that were taken already and are shown beside those that were not."""
+PASSED = "-passed"
+"""What the id of a result that was announced before gets when a person passes it on as well."""
 PASSED_ON = "A person passes on to you what {agent} found:"
 
 Shown = dict[str, Any]
@@ -22,6 +26,7 @@ Shown = dict[str, Any]
 class Inbox:
     """The part of the application that tells what came of work that was handed on."""
 
+    store: FileStore
     _ports: Ports
 
     async def inbox(self, session: str | None = None, *, recent: int = RECENT) -> list[Shown]:
@@ -52,13 +57,14 @@ class Inbox:
 
     async def promote(self, ref: str) -> Shown:
         """Puts a result into the conversation that asked for it, as words that a person passes on and that say whose
-        they are. `ref` is the id of a row, of its run, or an unambiguous beginning of that."""
+        they are; what stands there already is not written again. `ref` is the id of a row, of its run, or an unambiguous
+        beginning of that."""
         ports = self._ports
         delivery, run = await ports.ledger.look(lambda tx: _named(ref, tx))
         session = await ports.store.find(delivery.session)
         pending = delivery.state is Delivered.PENDING and not delivery.answers
         said = Said(
-            id=delivery.id if pending else ports.chance.entry_id(),
+            id=delivery.id if pending else f"{delivery.id}{PASSED}",
             by="user",
             text=f"{PASSED_ON.format(agent=run.agent)}\n{report(run, run.text, nonce(ports))}",
             at=iso_seconds(ports.chance.now()),
@@ -67,13 +73,24 @@ class Inbox:
         async with ports.store.open(session) as talk:
             if talk.typed().strip():
                 raise Refused(f"something is typed at the end of {session.path}/session.md: send that first")
-            await talk.append(said)
-            await talk.rest()
+            before = await self._passed(delivery, session)
+            if before is None:
+                await talk.append(said)
+                await talk.rest()
         if pending:
             await heard([delivery], ports, by=said.id)
-        return await ports.ledger.look(
-            lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | {"entry": said.id}
-        )
+        entry = {"entry": before or said.id, "already": before is not None}
+        return await ports.ledger.look(lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | entry)
+
+    async def _passed(self, delivery: Delivery, session: Session) -> str | None:
+        """The entry in which a person passed this result on before. The file says so, of any length: what was taken out
+        of it may be passed on again."""
+        ids = (delivery.id, f"{delivery.id}{PASSED}")
+        async for portion in self.store.portions(session):
+            for entry in portion:
+                if isinstance(entry, Said) and entry.id in ids:
+                    return entry.id
+        return None
 
     async def _of(self, session: str | None) -> str | None:
         return None if session is None else (await self._ports.store.find(session)).id

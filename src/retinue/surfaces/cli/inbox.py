@@ -32,14 +32,16 @@ async def inbox(app: App, terminal: Terminal, session: str | None, drain: bool, 
     """What agents that were handed work are at, and what they left: of SESSION, or of all.
 
     Results that an agent has not heard of yet are `pending`; it hears of each at its next turn, once. --promote writes
-    a result into that conversation in your name, and says whose words they are; what you send next comes after it.
+    a result into that conversation in your name, and says whose words they are; what you send next comes after it. What stands there
+    already is not written again.
     """
     if promote is not None:
         if drain or session is not None:
             raise Usage("--promote takes one result and nothing else: leave SESSION and --drain out")
         passed = await app.promote(promote)
+        stands = "stands already" if passed["already"] else "stands"
         terminal.note(
-            f"{passed['agentId']}'s result stands in {passed['for']}: retinue send {passed['for']} TEXT"
+            f"{passed['agentId']}'s result {stands} in {passed['for']}: retinue send {passed['for']} TEXT"
         )
         if terminal.json:
             terminal.value(passed)

@@ -1,0 +1,72 @@
+"""What the log tells: what succeeded and what failed, so that a person can see afterwards what went on."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retinue.app.log import log_line
+from retinue.domain.event import Event
+from retinue.domain.run import Status, iso
+from retinue.domain.session import Session
+from retinue.errors import RetinueError
+from retinue.ports import Chance, NewSession
+from retinue.store.files import FileStore
+
+TOLD = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})
+"""Events that get a line. All of them are kept by the ledger: nothing that a turn tells on its way is here."""
+FACTS = ("status", "reason", "duration_ms", "attempt", "door", "delivery", "to")
+"""What a line takes over of an event's data: no words of anybody."""
+FAILURES = frozenset({Status.FAILED, Status.LOST, Status.TIMED_OUT})
+
+
+class Log:
+    """Lines at two levels: `info` for what succeeded, `error` for what did not."""
+
+    def __init__(self, home: Path, redact: Callable[[str], str], chance: Chance) -> None:
+        self._home = home
+        self._redact = redact
+        self._chance = chance
+
+    def heard(self, event: Event) -> None:
+        """One line for an event that matters afterwards."""
+        if event.kind not in TOLD:
+            return
+        facts = {name: event.data[name] for name in FACTS if event.data.get(name) not in (None, "")}
+        who = {"run": event.run, "session": event.session, "agent": event.agent}
+        level = "error" if event.data.get("status") in FAILURES else "info"
+        self._line(level, event.kind, at=iso(event.at), **who, **facts)
+
+    def done(self, what: str, **facts: Any) -> None:
+        self._line("info", what, at=iso(self._chance.now()), **facts)
+
+    def failed(self, what: str, error: Exception, **facts: Any) -> None:
+        self._line("error", what, at=iso(self._chance.now()), **facts, error=str(error))
+
+    def _line(self, level: str, what: str, *, at: str | None, **facts: Any) -> None:
+        safe = {name: self._redact(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+        log_line(self._home, {"at": at, "level": level, "what": what, **safe})
+
+
+class LoggedStore(FileStore):
+    """The store, with a line for each folder that was made, and for each folder or fact that could not be written."""
+
+    def __init__(self, root: Path, chance: Chance, log: Log) -> None:
+        super().__init__(root, chance)
+        self._log = log
+
+    async def create(self, new: NewSession) -> Session:
+        try:
+            session = await super().create(new)
+        except (OSError, RetinueError) as error:
+            above = {} if new.parent is None else {"parent": new.parent.id}
+            self._log.failed("session.created", error, agent=new.agent, **above)
+            raise
+        self._log.done("session.created", session=session.id, agent=session.agent, path=session.path)
+        return session
+
+    async def change(self, session: Session, **facts: Any) -> Session:
+        try:
+            return await super().change(session, **facts)
+        except (OSError, RetinueError) as error:
+            self._log.failed("session.changed", error, session=session.id, path=session.path)
+            raise

@@ -1,0 +1,106 @@
+"""The log, read afterwards: what succeeded, what failed and why, and no more than a few megabytes of it."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from retinue.app.log import LOG, MOST_BYTES, OLDER, log_line
+from retinue.app.logged import Log
+from retinue.domain.redact import Redactor
+from retinue.engine.chance import system_chance
+from retinue.errors import Failed
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
+
+HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
+LATER = ("spawn_subagent", {"agentId": "helper", "prompt": "Find x.", "returnMode": "background"})
+
+
+def lines(home: Path, level: str) -> list[dict[str, Any]]:
+    read = [json.loads(line) for line in (home / "logs" / LOG).read_text().splitlines()]
+    return [line for line in read if line["level"] == level]
+
+
+def handing_on(wish: tuple[str, dict[str, Any]]) -> Callable[[Captured], Answer]:
+    def answer(asked: Captured) -> Answer:
+        if "You help." in asked.messages[0]["content"]:
+            return reply("Here: x.")
+        return reply("It is here.") if asked.turns else calls(wish)
+
+    return answer
+
+
+async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error(machine: Any):
+    """Shows: A071."""
+    machine.configured(approvals="auto")
+    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    async with machine.serving(handing_on(LATER)):
+        ran = await machine("run", "--json", "Where is x?")
+        assert ran.code == 0, ran.err
+    told = lines(machine.home, "info")
+    made = [line["path"] for line in told if line["what"] == "session.created"]
+    assert [Path(path).is_dir() for path in made] == [True, True]
+    assert str(Path(ran.json["path"]).parent) == made[0]
+    mine = [line["what"] for line in told if line.get("run") == ran.json["run_id"]]
+    assert (mine[:2], mine[-1]) == (["run.queued", "run.started"], "run.ended")
+    (helped,) = [line for line in told if line["what"] == "announcement.delivered"]
+    assert (helped["agent"], helped["to"]) == ("helper", ran.json["session_id"])
+    assert lines(machine.home, "error") == []
+
+
+async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: Any):
+    """Shows: A071."""
+
+    def script(_: Captured) -> Answer:
+        return reply(status=401)
+
+    async with machine.serving(script):
+        ran = await machine("run", "--json", "Go.")
+        assert ran.code != 0
+    (line,) = lines(machine.home, "error")
+    assert (line["what"], line["run"]) == ("run.ended", ran.json["run_id"])
+    assert (line["status"], line["reason"]) == ("failed", "auth")
+
+
+async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log(machine: Any):
+    """Shows: A068, A071."""
+    machine.configured(approvals="auto")
+    machine.agent("helper", "model: openai:x\n", "You help.\n")
+    blocked: list[Path] = []
+
+    def script(asked: Captured) -> Answer:
+        if not asked.turns:
+            (session,) = machine.sessions.glob("*/branches/main")
+            blocked.append(session / "agents")
+            blocked[0].write_text("A file stands where the children's folders go.")
+        return handing_on(HAND_ON)(asked)
+
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "Where is x?")
+        assert (ran.code, ran.json["text"]) == (0, "It is here."), ran.err
+        (result,) = [each for each in server.requests[-1].messages if each["role"] == "tool"]
+    assert "Not a directory" in result["content"]
+    (line,) = lines(machine.home, "error")
+    assert (line["what"], line["agent"]) == ("session.created", "helper")
+    assert "Not a directory" in line["error"]
+    assert str(blocked[0]) in line["error"]
+
+
+def test_keys_do_not_stand_in_the_log(tmp_path: Path):
+    """Shows: A071."""
+    key = "a-key-of-somebody-0123456789"
+    log = Log(tmp_path, Redactor([key]), system_chance())
+    log.failed("session.created", Failed(f"{key}/agents: Not a directory"), path=f"{key}/agents")
+    (line,) = lines(tmp_path, "error")
+    assert "/agents: Not a directory" in line["error"]
+    assert key not in (tmp_path / "logs" / LOG).read_text()
+
+
+def test_a_log_that_is_full_becomes_the_older_one(tmp_path: Path):
+    for n in range(5):
+        log_line(tmp_path, {"n": n, "text": "x" * (MOST_BYTES // 2)})
+    older = (tmp_path / "logs" / OLDER).read_text().splitlines()
+    assert [json.loads(line)["n"] for line in older] == [2, 3]
+    (newest,) = (tmp_path / "logs" / LOG).read_text().splitlines()
+    assert json.loads(newest)["n"] == 4
