@@ -30,7 +30,7 @@ from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import Refused, RetinueError
+from retinue.errors import NotFound, Refused, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool
 from retinue.runtime import control
@@ -188,10 +188,13 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
     # the machine
 
     async def sandbox(self, run: Run) -> Level | None:
-        """How tightly the run's commands were held at the least; None: it ran none."""
+        """How tightly the run's commands were held at the least; None: it ran none, or what it said is gone."""
         if not run.tool_calls:
             return None
-        return await loosest(run.id, self.store.portions(await self.store.find(run.session_id)))
+        try:
+            return await loosest(run.id, self.store.portions(await self.store.find(run.session_id)))
+        except NotFound:
+            return None
 
     def _heard(self, event: Event) -> None:
         """A live event carries the number of the last durable one, so that a listener can place it."""
