@@ -7,7 +7,7 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from retinue.errors import Failed
@@ -17,12 +17,16 @@ from retinue.trials.torture.laws import Tally, judged
 from retinue.trials.torture.tree import task
 
 FAULTS: Mapping[str, str] = {"SIGKILL": "signal=SIGKILL", "ENOSPC": "error=ENOSPC", "EIO": "error=EIO"}
+KILL = "SIGKILL"
+HALF = 0.5
 CALLS = (
     "open", "openat", "openat2", "creat", "write", "writev", "pwrite64", "pwritev", "pwritev2", "fsync", "fdatasync",
     "rename", "renameat", "renameat2", "mkdir", "mkdirat", "link", "linkat", "symlink", "symlinkat", "unlink",
     "unlinkat", "rmdir", "ftruncate", "truncate", "fallocate",
 )  # fmt: skip
 """Those that a machine does not have are left out by strace itself."""
+Numbers = Mapping[str, Sequence[int]]
+"""For each kind of call, which of them count."""
 TREE = "chain"
 TRIES = 4
 """How often what was interrupted is taken up: more is not needed after one fault."""
@@ -38,16 +42,19 @@ class Point:
     call: str
     number: int
     fresh: bool
+    again: int = 0
+    """Where the process that goes on with it is killed too; 0: it is left in peace."""
 
     def __str__(self) -> str:
-        return f"{self.fault} at {self.call} {self.number}{' of a new home' if self.fresh else ''}"
+        then = f" and {self.again}" if self.again else ""
+        return f"{self.fault} at {self.call} {self.number}{then}{' of a new home' if self.fresh else ''}"
 
 
 def available() -> str | None:
     return shutil.which("strace")
 
 
-async def counted(ground: Ground) -> dict[str, list[int]]:
+async def counted(ground: Ground) -> Numbers:
     """Which calls of a whole run touch its home: for each kind, their numbers in the thread that makes them."""
     trace = ground.root / "trace"
     code = await ground.over(
@@ -62,7 +69,7 @@ async def counted(ground: Ground) -> dict[str, list[int]]:
     return {call: sorted(numbers) for call, numbers in found.items()}
 
 
-def points(fresh: Mapping[str, Sequence[int]], used: Mapping[str, Sequence[int]]) -> list[Point]:
+def points(fresh: Numbers, used: Numbers) -> list[Point]:
     """Every call in a home that was used before, and what a new home needs beyond them."""
     found: list[Point] = []
     for fault in FAULTS:
@@ -91,22 +98,41 @@ def chosen(found: Sequence[Point], most: int | None, chance: random.Random) -> l
     return picked
 
 
+def twice(todo: Sequence[Point], used: Numbers, chance: random.Random) -> list[Point]:
+    """Every other kill is followed by one of the process that resumes, at what it still has to do."""
+    found: list[Point] = []
+    for point in todo:
+        numbers = used.get(point.call, ())
+        most = numbers[-1] - point.number + numbers[0] if numbers else 0
+        left = [number for number in numbers if number <= most]
+        again = chance.choice(left) if left and point.fault == KILL and chance.random() < HALF else 0
+        found.append(replace(point, again=again))
+    return found
+
+
 async def struck(point: Point, life: Life) -> tuple[bool, Tally]:
     """One run that meets the fault, whatever goes on with it afterwards, and the judgement. Whether the fault fell on a
     file of the home is told too: another run may do things in another order."""
-    ground, trace = life.ground, life.ground.root / "trace"
-    inject = f"inject={point.call}:{FAULTS[point.fault]}:when={point.number}"
-    # A signal is let in only where strace stops at every call; an error also where it stops at those it looks for.
-    quick = point.fault != "SIGKILL"
-    process = await ground.started(*_run(), before=(*_strace(trace, point.call, quick=quick), "-e", inject))
-    await ground.over(process)
-    touched = _hit(trace, point, ground.home)
+    ground, faults = life.ground, 1
+    touched = await _met(point, point.number, ground, *_run())
+    if point.again and any(run.status.live for run in (await ground.rows())[0]):
+        faults += await _met(point, point.again, ground, "runs", "resume", "--json")
     for _ in range(TRIES):
         runs, _waiting = await ground.rows()
         if runs and not any(run.status.live for run in runs):
             break
         await life.timed(*(("runs", "resume", "--json") if runs else _run()))
-    return touched, await judged(ground, life.model.asked, faults=1)
+    return touched, await judged(ground, life.model.asked, faults=faults)
+
+
+async def _met(point: Point, number: int, ground: Ground, *words: str) -> bool:
+    """A command that meets the fault at that call; whether it fell on a file of the home."""
+    trace = ground.root / f"trace-{len(ground.processes)}"
+    inject = f"inject={point.call}:{FAULTS[point.fault]}:when={number}"
+    # A signal is let in only where strace stops at every call; an error also where it stops at those it looks for.
+    before = (*_strace(trace, point.call, quick=point.fault != KILL), "-e", inject)
+    await ground.over(await ground.started(*words, before=before))
+    return _hit(trace, point, ground.home)
 
 
 def _run() -> tuple[str, ...]:
@@ -131,8 +157,8 @@ def _calls(trace: Path, home: Path) -> Iterator[tuple[str, int, bool]]:
 
 def _hit(trace: Path, point: Point, home: Path) -> bool:
     """A call that was killed has no result, one that was refused says so."""
-    marks = ("= ?", "<unfinished") if point.fault == "SIGKILL" else ("(INJECTED)",)
-    return any(
-        os.fspath(home) in line and any(mark in line for mark in marks)
-        for line in trace.read_text("utf-8", "replace").splitlines()
-    )
+    text = trace.read_text("utf-8", "replace")
+    if point.fault == KILL and "+++ killed by SIGKILL" not in text:
+        return False
+    marks = ("= ?", "<unfinished") if point.fault == KILL else ("(INJECTED)",)
+    return any(os.fspath(home) in line and any(mark in line for mark in marks) for line in text.splitlines())

@@ -98,7 +98,9 @@ class Trial:
             return part
         self.told("counting the system calls of a run")
         chance = self._chance("points")
-        todo = points.chosen(await self._counted(), self.wishes.points, chance)
+        fresh, used = await self._counted()
+        todo = points.chosen(points.points(fresh, used), self.wishes.points, chance)
+        todo = points.twice(todo, used, chance)
         chance.shuffle(todo)
         whole = len(todo)
 
@@ -114,7 +116,7 @@ class Trial:
                 group.create_task(work())
         return part
 
-    async def _counted(self) -> list[points.Point]:
+    async def _counted(self) -> tuple[points.Numbers, points.Numbers]:
         """What a run does in a new home, and in one that was used before."""
         async with self._ground("fresh", QUICK) as (ground, _):
             fresh = await points.counted(ground)
@@ -123,7 +125,7 @@ class Trial:
             shutil.copytree(ground.home, self._template, symlinks=True)
             used = await points.counted(ground)
         self._clear("fresh", "used")
-        return points.points(fresh, used)
+        return fresh, used
 
     async def _struck(self, point: points.Point, part: Part) -> None:
         name = str(point).replace(" ", "-")
