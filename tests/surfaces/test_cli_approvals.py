@@ -31,7 +31,7 @@ def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: Any):
     assert ran.code == 6
     (asked,) = retinue("approvals", "list", "--json").json
     assert f"approval {asked['id']} waits: retinue approvals show {asked['id']}" in ran.err
-    assert "nobody here can give it" in ran.err
+    assert "waits for a person's yes: retinue approvals list shows to what" in ran.err
     assert not (retinue.folder / "a.txt").exists()
 
 

@@ -151,7 +151,38 @@ def test_an_end_is_one_sentence():
     assert ending(a_run(status=Status.TIMED_OUT, error="the deadline passed")) == (
         "run R timed out: the deadline passed"
     )
-    assert "waits for approval" in ending(a_run(status=Status.WAITING, waiting_for=Waiting.APPROVAL))
+
+
+def waiting(waiting_for: Waiting, **facts: Any) -> Run:
+    return replace(a_run(status=Status.WAITING, waiting_for=waiting_for), **facts)
+
+
+def test_a_run_that_waits_says_for_what_and_what_to_do():
+    assert ending(waiting(Waiting.APPROVAL)) == (
+        "run R waits for a person's yes: retinue approvals list shows to what"
+    )
+    assert ending(waiting(Waiting.PERSON, slug="s-1")) == (
+        "run R waits for a person to say how to go on: retinue send s-1 TEXT"
+    )
+
+
+def test_a_run_that_waits_for_others_says_what_each_of_them_waits_for():
+    top = waiting(Waiting.CHILD)
+    ask = replace(top.ask, parent_run=top.id)
+    yes = waiting(Waiting.APPROVAL, id="S", agent="helper", slug="s-2", ask=ask)
+    words = waiting(Waiting.PERSON, id="T", agent="writer", slug="s-3", ask=ask)
+    done = replace(yes, id="U", status=Status.DONE)
+    stranger = replace(yes, id="V", agent="stranger", ask=replace(ask, parent_run="elsewhere"))
+    assert ending(top, [done, words, yes, stranger, top]) == (
+        "run R waits for helper (s-2), which waits for a person's yes: retinue approvals list shows to what; "
+        "and for writer (s-3), which waits for a person to say how to go on: retinue send s-3 TEXT"
+    )
+    between = replace(top, id="S", agent="helper", slug="s-2", ask=ask)
+    below = replace(words, ask=replace(ask, parent_run="S"))
+    assert ending(top, [top, between, below]) == (
+        "run R waits for helper (s-2), which waits for writer (s-3), which waits for a person to say how to go on: "
+        "retinue send s-3 TEXT"
+    )
 
 
 def test_a_number_picks_an_option_and_words_stand_for_themselves():

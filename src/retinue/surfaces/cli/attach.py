@@ -54,7 +54,7 @@ async def _told(visit: "Visit", *, left: bool) -> int:
         if left and run.status.live:
             terminal.note(f"run {run.id} is {run.status}: retinue runs cancel {run.id} stops it")
         elif exit_code(run):
-            terminal.note(ending(run), colour="31")
+            terminal.note(ending(run, await family(visit.app, [run])), colour="31")
     return 0 if left else max((exit_code(run) for run in now), default=0)
 
 

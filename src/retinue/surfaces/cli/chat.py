@@ -15,6 +15,7 @@ from retinue.surfaces.cli.follow import ending, followed
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.prompt import Prompt
 from retinue.surfaces.cli.shapes import SESSION_COLUMNS
+from retinue.surfaces.cli.stay import family
 from retinue.surfaces.cli.terminal import Terminal, one_line
 from retinue.surfaces.cli.tools import COLUMNS as TOOL_COLUMNS
 from retinue.surfaces.cli.tools import tool_json
@@ -134,7 +135,7 @@ class Talk:
             self.session = await self.app.session(run.session_id)
             self.agent = run.agent
         if run.status is not Status.DONE:
-            self.terminal.note(ending(run), colour="31")
+            self.terminal.note(ending(run, await family(self.app, [run])), colour="31")
         return exit_code(run)
 
     def _here(self) -> Session:

@@ -76,24 +76,42 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
         terminal.note(
             f"approval {each} waits: retinue approvals show {each}, then {answer} (or deny)", colour="33"
         )
-    for each in await family(app, [run]):
+    tree = await family(app, [run])
+    for each in tree:
         if each.waiting_for is Waiting.PERSON:
             terminal.note(spoken_to(each), colour="33")
     if run.status is not Status.DONE:
-        terminal.note(ending(run), colour="31")
+        terminal.note(ending(run, tree), colour="31")
     if not terminal.json:
         terminal.note(f"{run.slug}: {run.path}")
     return exit_code(run)
 
 
-def ending(run: Run) -> str:
-    """One sentence on a run that is not done."""
-    if run.waiting_for is Waiting.PERSON:
-        return f"run {run.id} waits for a person to say how to go on"
+def ending(run: Run, tree: Sequence[Run] = ()) -> str:
+    """One sentence on a run that is not done; `tree` are the runs around it, for one that waits for another."""
     if run.status is Status.WAITING:
-        return f"run {run.id} waits for {run.waiting_for or 'something'}, and nobody here can give it"
+        return f"run {run.id} {waits(run, tree)}"
     reason = f" ({run.reason})" if run.reason else ""
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
+
+
+def waits(run: Run, tree: Sequence[Run]) -> str:
+    """What a run waits for, and what a person does about it. Whoever waits for a child waits for what the child does."""
+    if run.waiting_for is Waiting.APPROVAL:
+        return "waits for a person's yes: retinue approvals list shows to what"
+    if run.waiting_for is Waiting.PERSON:
+        return f"waits for a person to say how to go on: retinue send {run.slug} TEXT"
+    if run.waiting_for is not Waiting.CHILD:
+        return f"waits for {run.waiting_for or 'something'}: retinue runs show {run.id} says more"
+    below = [each for each in tree if each.ask.parent_run == run.id and each.status.live]
+    told = [
+        f"{each.agent} ({each.slug}), which "
+        + (waits(each, tree) if each.status is Status.WAITING else f"is {each.status}")
+        for each in sorted(below, key=lambda each: each.id)
+    ]
+    return (
+        f"waits for {'; and for '.join(told)}" if told else "waits for an agent it asked: retinue runs list"
+    )
 
 
 def spoken_to(run: Run) -> str:

@@ -10,7 +10,7 @@ from retinue.errors import Cancelled
 from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import all_followed, ending
 from retinue.surfaces.cli.options import Command
-from retinue.surfaces.cli.stay import Left, taken_up
+from retinue.surfaces.cli.stay import Left, family, taken_up
 from retinue.surfaces.cli.terminal import Terminal
 
 
@@ -36,7 +36,7 @@ async def wait(app: App, terminal: Terminal, runs: tuple[str, ...]) -> int:
         terminal.value([as_json(run) for run in ended])
     for run in ended:
         if exit_code(run):
-            terminal.note(ending(run), colour="31")
+            terminal.note(ending(run, await family(app, [run])), colour="31")
     return max(exit_code(run) for run in ended)
 
 
