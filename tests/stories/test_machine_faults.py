@@ -2,13 +2,15 @@
 
 import asyncio
 import resource
+import shutil
 import signal
 import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 
 def zeroed(path: Path) -> bytes:
@@ -174,3 +176,18 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
     assert len(server.requests) == 1
     assert words.strip() in Path(row["path"]).read_text()
     assert b'"status": "done"' in out
+
+
+async def test_a_run_whose_folder_was_taken_away_is_shown_as_the_ledger_has_it(machine: Any):
+    def script(asked: Captured) -> Answer:
+        if asked.turns:
+            for folder in machine.sessions.iterdir():
+                shutil.rmtree(folder)
+        return reply("Done.") if asked.turns else calls(("ls", {}))
+
+    async with machine.serving(script):
+        ran = await machine("run", "--json", "Look around.")
+    assert ran.json["status"] == "failed", ran.err
+    assert (ran.code, ran.json["tool_calls"], ran.json["sandbox"]) == (1, 1, None)
+    shown = await machine("runs", "show", "--json", ran.json["run_id"])
+    assert (shown.code, shown.json["status"]) == (0, "failed"), shown.err
