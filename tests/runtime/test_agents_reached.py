@@ -282,7 +282,7 @@ async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_thos
 
 
 async def test_what_a_person_adds_for_a_message_counts_for_it(world: Any):
-    """Shows: A101."""
+    """Shows: A093."""
     outside = world.folder / "outside.txt"
     outside.write_text("private")
     more = {"tool": "read", "resource": str(outside), "reason": "I need it."}

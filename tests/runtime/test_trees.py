@@ -155,6 +155,10 @@ async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: Any):
 
         await soon(waits)
     async with world.open() as house:
-        below = await house.ports.ledger.look(lambda tx: recover.descendants(run, tx))
+
+        def step(tx: Tx) -> list[Run]:
+            return recover.descendants(run, tx)
+
+        below = await house.ports.ledger.look(step)
         assert [each.agent for each in below] == ["helper"]
         assert replace(below[0], children=()).ask.parent_run == run.id

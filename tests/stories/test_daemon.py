@@ -63,11 +63,12 @@ async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for
 async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: Any):
     """Shows: P21, L015."""
     gate = asyncio.Event()
+    main: list[Any] = [calls(SPAWN), reply("Sent."), reply("1993, it says.")]
 
     def script(asked: Any) -> Any:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
             return reply("1993.", delay=0 if gate.is_set() else 30)
-        return [calls(SPAWN), reply("Sent."), reply("1993, it says.")][min(asked.turns, 2)]
+        return main[min(asked.turns, 2)]
 
     async with machine.serving(script) as server:
         left = (await machine("run", "--background", "--json", "When?")).json
@@ -97,7 +98,7 @@ async def test_a_home_has_one_daemon(machine: Any):
 
 async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: Any):
     """Shows: K11."""
-    async with machine.serving(lambda asked: reply("Done.", delay=1)) as server:
+    async with machine.serving([reply("Done.", delay=1)]) as server:
         left = (await machine("run", "--background", "--json", "Go.")).json
         await until(lambda: bool(server.requests))
         daemon = await remote.told(machine.home, "hello")

@@ -254,7 +254,8 @@ def test_the_list_of_built_in_agents_is_complete():
 def test_the_list_of_settings_is_complete():
     text = (ROOT / "docs/reference/settings.md").read_text(encoding="utf-8")
     said = re.findall(r"^\| ((?:`[a-z]+`(?:, )?)+) \|", text, re.MULTILINE)
-    given = {"home", "folder", "file", "env", "keeps", "sandbox_minimum"}  # by the machine, or said under another name
+    # by the machine, or said under another name
+    given = {"home", "folder", "file", "env", "keeps", "sandbox_minimum"}
     known = {field.name for field in fields(Config)} - given | {"sandbox"}
     assert known - {name for names in said for name in re.findall("[a-z]+", names)} == set()
     assert f"`{config.OPENAI_DEFAULT}`" in text
