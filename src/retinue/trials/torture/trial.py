@@ -76,26 +76,31 @@ class Trial:
         self.wishes = wishes
         self.told = told
         self._place = wishes.keep or Path(tempfile.mkdtemp(prefix="retinue-torture-"))
+        self._parts: list[Part] = []
         self._began = time.monotonic()
         self._template = self._place / "template"
 
     async def whole(self) -> list[Part]:
-        parts: list[Part] = []
-        if self.wishes.points != 0:
-            parts.append(await self._points())
-        if self.wishes.kills:
-            parts.append(await self._kills())
-        if self.wishes.running:
-            parts.append(await self._crowd())
-        if not any(part.broken for part in parts) and self.wishes.keep is None:
-            shutil.rmtree(self._place, ignore_errors=True)
-        return parts
+        try:
+            if self.wishes.points != 0:
+                await self._points(self._part("system calls"))
+            if self.wishes.kills:
+                await self._kills(self._part("kills"))
+            if self.wishes.running:
+                await self._crowd(self._part("many running"))
+        finally:
+            if not any(part.broken for part in self._parts) and self.wishes.keep is None:
+                shutil.rmtree(self._place, ignore_errors=True)
+        return self._parts
 
-    async def _points(self) -> Part:
-        part = Part(name="system calls")
+    def _part(self, name: str) -> Part:
+        self._parts.append(Part(name=name))
+        return self._parts[-1]
+
+    async def _points(self, part: Part) -> None:
         if points.available() is None:
             self.told(NO_STRACE)
-            return part
+            return
         self.told("counting the system calls of a run")
         chance = self._chance("points")
         fresh, used = await self._counted()
@@ -114,7 +119,6 @@ class Trial:
         async with asyncio.TaskGroup() as group:
             for _ in range(min(4, os.cpu_count() or 1)):
                 group.create_task(work())
-        return part
 
     async def _counted(self) -> tuple[points.Numbers, points.Numbers]:
         """What a run does in a new home, and in one that was used before."""
@@ -138,8 +142,8 @@ class Trial:
         part.resumed += life.resumed
         self._judged(part, tally, str(point), name)
 
-    async def _kills(self) -> Part:
-        part, number = Part(name="kills"), 0
+    async def _kills(self, part: Part) -> None:
+        number = 0
         while part.faults < self.wishes.kills and not self._late(0.9):
             name = f"kills-{number}"
             async with self._ground(name, 0.05) as (ground, model):
@@ -150,10 +154,9 @@ class Trial:
             self._judged(part, tally, f"round {number}", name)
             self.told(f"{part.faults} of {self.wishes.kills} kills{_so_far(part)}")
             number += 1
-        return part
 
-    async def _crowd(self) -> Part:
-        part, name = Part(name="many running"), "crowd"
+    async def _crowd(self, part: Part) -> None:
+        name = "crowd"
         self.told(f"a restart with {self.wishes.running} running")
         async with self._ground(name, QUICK, live=self.wishes.running + 8) as (ground, model):
             found, tally = await crowd(ground, model, self.wishes.running)
@@ -161,7 +164,6 @@ class Trial:
         part.name = f"{found.running} running"
         part.resumed = [] if found.resumed is None else [found.resumed]
         self._judged(part, tally, f"a restart with {found.running} running", name)
-        return part
 
     @asynccontextmanager
     async def _ground(
