@@ -56,7 +56,7 @@ def test_runs_are_listed_as_a_tree_and_as_a_flat_array(house: Any, tree: list[di
     listed = house("subagent", "list")
     heading, parent, child = listed.out.splitlines()
     assert heading.split() == ["WHO", "TIME", "TURNS", "TOOLS", "TOKENS", "RUN", "SESSION", "DOES"]
-    assert parent.startswith("general#1 waiting  ")
+    assert parent.startswith("general#1 waiting for child  ")
     assert child.startswith("  researcher#2 running  ")
     assert [tree[1]["run_id"] in parent, tree[0]["run_id"] in child] == [True, True]
     assert parent.split()[3:5] == ["1", "1"]

@@ -341,7 +341,8 @@ class _Work:
 
     def _deadline(self) -> str:
         seconds = self.ports.limits.deadline(self.deadline_seconds)
-        return f"{seconds:g} s from the start, set by --timeout or limits.deadline_seconds"
+        source = ", set by limits.deadline_seconds" if self.deadline_seconds is None else ""
+        return f"{seconds:g} s from the start{source}"
 
 
 async def _place(run: Run, ports: Ports) -> Session:
