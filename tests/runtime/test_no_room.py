@@ -299,3 +299,20 @@ async def test_a_broken_disk_is_not_waited_for(world: Any):
         assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.DISK, str(BROKEN))
         assert [type(each) for each in await house.entries(run) if isinstance(each, Returned)] == []
         assert await house.said(run) == []
+
+
+async def test_a_process_that_ends_waits_for_no_room_and_the_next_one_goes_on(world: Any):
+    """What was said stands in the file: the next process only has to write down that it is over.
+
+    Shows: P06.
+    """
+    async with world.open(says("Done.")) as house:
+        disk = Disk(1)  # the run is born
+        on(house, ledger=Rows(house.ports.ledger, disk))
+        run = await house.ask("Go.")
+        await disk.hit()
+        assert await house.said(run) == ["Done."]
+    async with world.open(says("Never.")) as house:
+        assert (await house.now(run)).status is Status.RUNNING
+        ended = await house.resume(run)
+        assert (ended.status, ended.text, house.driver.asked) == (Status.DONE, "Done.", [])
