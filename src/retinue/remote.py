@@ -3,7 +3,8 @@
 import asyncio
 import json
 import os
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,8 @@ async def told(home: Path, do: str, **more: Any) -> dict[str, Any] | None:
     """The daemon's answer; None where there is none. A socket that nobody listens on is a dead daemon's."""
     try:
         async with asyncio.timeout(PATIENCE_SECONDS):
-            reader, writer = await asyncio.open_unix_connection(address(home))
+            with address(home) as place:
+                reader, writer = await asyncio.open_unix_connection(place)
             try:
                 writer.write(json.dumps({"do": do} | more).encode() + b"\n")
                 await writer.drain()
@@ -28,13 +30,18 @@ async def told(home: Path, do: str, **more: Any) -> dict[str, Any] | None:
         return None
 
 
-def address(home: Path) -> str:
-    """A socket's name is short by law; from the folder itself it is always short enough."""
+@contextmanager
+def address(home: Path) -> Generator[str]:
+    """Where the socket is. Its name is short by law, so one in a deep folder is reached through the folder itself."""
     path = os.fspath(home / SOCKET)
     if len(os.fsencode(path)) < LONGEST:
-        return path
-    relative = os.path.relpath(path)
-    return relative if len(os.fsencode(relative)) < LONGEST else path
+        yield path
+        return
+    folder = os.open(home, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield f"/proc/self/fd/{folder}/{SOCKET}"
+    finally:
+        os.close(folder)
 
 
 LONGEST = 104

@@ -9,7 +9,7 @@ import sqlite3
 import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -144,10 +144,24 @@ MOMENTS: dict[str, str] = {
 }
 
 
+ASIDE = ("workers are at work", "the last word is awaited")
+"""Moments for which a worker is kept at work; for the others, the one that a call waits for is."""
+LONG = 50.0
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 async def test_killed_with_a_tree_at_work_each_result_comes_once(machine: Machine, moment: str):
     """Shows: P21, C11, L012."""
-    async with ModelServer(script) as server:
+    alive = True
+
+    def held(asked: Captured) -> Answer:
+        """Until the kill, whoever the moment needs at work takes its time."""
+        words, answer = str(asked.messages), script(asked)
+        digs = "Dig deep." in words and "Begin all." not in words and asked.turns > 0
+        slow = "Look b." in words if moment in ASIDE else digs
+        return replace(answer, delay=LONG) if alive and slow and "Begin all." not in words else answer
+
+    async with ModelServer(held) as server:
         machine.env |= {
             "OPENAI_BASE_URL": server.url,
             "OPENAI_API_KEY": "sk-test",
@@ -155,6 +169,7 @@ async def test_killed_with_a_tree_at_work_each_result_comes_once(machine: Machin
         }
         process = await machine.started("run", "Begin all.")
         assert await machine.killed(process, lambda: bool(machine.rows(MOMENTS[moment])))
+        alive = False
         await went_on(machine)
 
 

@@ -153,10 +153,7 @@ async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(wo
     async with world.open(says("Half of this."), hold=True) as house:
         run = await house.run("Hurry.", agent="hasty")
         assert (run.status, run.reason, run.text) == (Status.TIMED_OUT, Reason.DEADLINE, "Half o")
-        assert (
-            run.error
-            == "the deadline passed: 0.1 s from the start"
-        )
+        assert run.error == "the deadline passed: 0.1 s from the start"
         assert run.deadline_at is not None
         assert run.started_at is not None
         assert (run.deadline_at - run.started_at).total_seconds() == 0.1

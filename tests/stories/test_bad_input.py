@@ -1,9 +1,7 @@
 """What can be wrong is said in one sentence with the documented exit code, and every file stays as it was."""
 
 import asyncio
-import resource
 import socket
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +9,7 @@ from typing import Any
 import pytest
 
 from retinue.testing.model_server import Captured
-from retinue.testing.replies import Answer, calls, reply, status
+from retinue.testing.replies import Answer, reply, status
 
 
 def without_key(machine: Any) -> list[str]:
@@ -189,32 +187,3 @@ async def test_a_server_that_is_not_there_is_tried_again_and_named(machine: Any)
     assert (ran.code, ran.json["reason"]) == (1, "unreachable")
     assert address.removeprefix("http://") in one_sentence(ran.err)
     assert "Anyone?" in Path(ran.json["path"]).read_text()
-
-
-async def test_a_disk_without_room_ends_the_run_with_a_sentence_and_what_was_there_stays(machine: Any):
-    """A process may not write files beyond a size: to it that is a full disk."""
-    script = [reply("First."), calls(("ls", {}), text="Look."), reply("x" * 500_000), reply("Room again.")]
-    limited = (
-        "import resource, runpy, sys\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, (300_000, {resource.RLIM_INFINITY}))\n"
-        "sys.argv = ['retinue', *sys.argv[1:]]\n"
-        "runpy.run_module('retinue', run_name='__main__')\n"
-    )
-    async with machine.serving(script):
-        first = (await machine("run", "--json", "Hi")).json
-        path = Path(first["path"])
-        before = path.read_text()
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-c", limited, "send", "--json", first["slug"], "Go on",
-            stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE, env=machine.env, cwd=machine.folder,
-        )  # fmt: skip
-        _, err = await asyncio.wait_for(process.communicate(), 45)
-        assert process.returncode == 1
-        assert "failed (disk): Cannot write" in one_sentence(err.decode())
-        kept = path.read_text()
-        assert kept.startswith(before[: before.rindex("<!-- user")])
-        assert "Go on" in kept
-        assert "Look." in kept
-        assert "xxx" not in kept
-        again = await machine("send", "--json", first["slug"], "And now?")
-        assert (again.code, again.json["text"]) == (0, "Room again.")

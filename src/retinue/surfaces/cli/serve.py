@@ -147,12 +147,12 @@ class Daemon:
         return descriptor
 
     async def _listening(self) -> asyncio.Server:
-        place = remote.address(self._home)
         with suppress(FileNotFoundError):
-            Path(place).unlink()
+            (self._home / remote.SOCKET).unlink()
         before = os.umask(0o177)
         try:
-            return await asyncio.start_unix_server(self._answered, place)
+            with remote.address(self._home) as place:
+                return await asyncio.start_unix_server(self._answered, place)
         finally:
             os.umask(before)
 
