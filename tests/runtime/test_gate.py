@@ -138,7 +138,7 @@ async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: Any):
         await house.run("Look.")
         assert seen[-1].answer is None
         assert seen[-1].ports is not None
-        assert seen[-1].ports.ledger is house.ports.ledger
+        assert seen[-1].ports.tools is house.ports.tools
 
 
 async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: Any):
