@@ -132,3 +132,16 @@ async def test_the_list_of_tools_says_who_can_ask_others(machine: Any):
         assert (rows["agents_message"]["door"], rows["agents_message"]["asks"]) == (True, "never")
         assert (rows["agents_list"]["door"], rows["agents_list"]["effect"]) == (False, "read")
     assert found == {"general": [True, True], "reader": [False, False], "lister": [False, True]}
+
+
+async def test_a_person_goes_to_another_agent_with_words_and_back_with_what_was_decided(machine: Any):
+    """Shows: C024, C029, C030."""
+    machine.agent("a", "model: openai:x\n", "You are A.\n")
+    machine.agent("b", "model: openai:x\n", "You are B.\n")
+    lines = "Hello.\n/agent b What do you think?\n/agent a B thinks so too.\n/quit\n"
+    async with machine.serving(lambda asked: reply(f"I hear: {asked.messages[-1]['content']}")):
+        ran = await machine("chat", "--agent", "a", "--json", stdin=lines.encode())
+    said = {run["text"]: run["slug"] for run in ran.json}
+    assert [run["agent"] for run in ran.json] == ["a", "b", "a"]
+    assert said["I hear: Hello."] == said["I hear: B thinks so too."]
+    assert said["I hear: What do you think?"] != said["I hear: Hello."]

@@ -154,15 +154,18 @@ class Talk:
         raise Leave
 
     async def switch(self, rest: str) -> None:
-        """To an agent's latest session, or a new one when it has none."""
+        """To an agent's latest session, or a new one when it has none; words behind the name are said there at once."""
         if not rest:
             self.terminal.line(self.agent or "general")
             return
-        self.app.agents.get(rest, str(Path.cwd()))
-        found = await self.app.sessions(agent=rest, children=False)
-        self.agent, self.session = rest, None
+        name, _, words = rest.partition(" ")
+        self.app.agents.get(name, str(Path.cwd()))
+        found = await self.app.sessions(agent=name, children=False)
+        self.agent, self.session = name, None
         if found:
             await self.take(found[0])
+        if words.strip():
+            await self._said(words.strip())
 
     async def agents(self, _rest: str) -> None:
         for defined in self.app.agents.all(str(Path.cwd())):
@@ -206,7 +209,7 @@ class Talk:
 
 COMMANDS: Mapping[str, tuple[str, Callable[[Talk, str], Awaitable[None]]]] = {
     "help": ("this list", Talk.help),
-    "agent": ("who answers; with a NAME, go to that agent's latest session", Talk.switch),
+    "agent": ("who answers; with a NAME, go to that agent's latest session; NAME TEXT says it there", Talk.switch),
     "agents": ("who there is", Talk.agents),
     "sessions": ("the latest conversations", Talk.sessions),
     "open": ("go on in SESSION", Talk.open),
