@@ -138,8 +138,12 @@ async def test_a_person_goes_to_another_agent_with_words_and_back_with_what_was_
     """Shows: C024, C029, C030."""
     machine.agent("a", "model: openai:x\n", "You are A.\n")
     machine.agent("b", "model: openai:x\n", "You are B.\n")
+
+    def echo(asked: Any) -> Answer:
+        return reply(f"I hear: {asked.messages[-1]['content']}")
+
     lines = "Hello.\n/agent b What do you think?\n/agent a B thinks so too.\n/quit\n"
-    async with machine.serving(lambda asked: reply(f"I hear: {asked.messages[-1]['content']}")):
+    async with machine.serving(echo):
         ran = await machine("chat", "--agent", "a", "--json", stdin=lines.encode())
     said = {run["text"]: run["slug"] for run in ran.json}
     assert [run["agent"] for run in ran.json] == ["a", "b", "a"]
