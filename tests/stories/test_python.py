@@ -183,6 +183,6 @@ async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machi
         assert (run.status, run.reason) == ("failed", "crashed")
         assert run.error == "ZeroDivisionError: a defect beside [secret of 25 characters]"
         lines = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
-        assert [json.loads(line)["run"] for line in lines] == [run.id]
         assert key not in "".join(lines)
-        assert "Traceback" in lines[0]
+        (defect,) = [json.loads(line) for line in lines if "Traceback" in line]
+        assert (defect["run"], defect["level"]) == (run.id, "error")

@@ -59,7 +59,7 @@ def test_runs_are_listed_as_a_tree_and_as_a_flat_array(house: Any, tree: list[di
     assert parent.startswith("general#1 waiting for child  ")
     assert child.startswith("  researcher#2 running  ")
     assert [tree[1]["run_id"] in parent, tree[0]["run_id"] in child] == [True, True]
-    assert parent.split()[3:5] == ["1", "1"]
+    assert parent.split()[5:7] == ["1", "1"]
     assert child.endswith("analyze patterns")
     assert [set(row) for row in tree] == [set(tree[0])] * 2
     assert tree[1]["children"] == [tree[0]["run_id"]]
