@@ -184,5 +184,5 @@ async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machi
         assert run.error == "ZeroDivisionError: a defect beside [secret of 25 characters]"
         lines = (machine.home / "logs" / "retinue.jsonl").read_text().splitlines()
         assert key not in "".join(lines)
-        (defect,) = [json.loads(line) for line in lines if "Traceback" in line]
-        assert (defect["run"], defect["level"]) == (run.id, "error")
+        (logged,) = [json.loads(line) for line in lines if "Traceback" in line]
+        assert (logged["run"], logged["level"]) == (run.id, "error")

@@ -209,7 +209,10 @@ class Talk:
 
 COMMANDS: Mapping[str, tuple[str, Callable[[Talk, str], Awaitable[None]]]] = {
     "help": ("this list", Talk.help),
-    "agent": ("who answers; with a NAME, go to that agent's latest session; NAME TEXT says it there", Talk.switch),
+    "agent": (
+        "who answers; with a NAME, go to that agent's latest session; NAME TEXT says it there",
+        Talk.switch,
+    ),
     "agents": ("who there is", Talk.agents),
     "sessions": ("the latest conversations", Talk.sessions),
     "open": ("go on in SESSION", Talk.open),
