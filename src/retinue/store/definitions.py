@@ -62,10 +62,16 @@ def markdown(text: str) -> Written:
     except BadDefinition as bad:
         raise Mistake(1, bad.problem) from bad
     try:
-        document = strict_yaml.document(front.replace("\r\n", "\n"))
+        document = _document(front.replace("\r\n", "\n"))
     except Mistake as mistake:
         raise Mistake(mistake.line + 1, mistake.problem) from mistake
     return written(document, body, first=2)
+
+
+@lru_cache(maxsize=256)
+def _document(front: str) -> Document:
+    """Children of one agent differ in their system message; their fields are read once, and only ever read."""
+    return strict_yaml.document(front)
 
 
 def written(document: Document, body: str, *, first: int) -> Written:
