@@ -289,3 +289,25 @@ async def test_an_engine_closed_in_the_midst_of_a_run_leaves_the_setting_as_it_w
     engine.submit("a", taken=True)
     await engine.close()
     assert gc.get_threshold() == (700, 10, 10)
+
+
+async def test_whoever_is_stopped_while_its_end_is_written_down_still_ends():
+    """Shows: K01."""
+    written, writing = asyncio.Event(), asyncio.Event()
+
+    async def broken(_run_id: str, _error: BaseException) -> None:
+        writing.set()
+        for _ in range(5):
+            await asyncio.sleep(0)
+        written.set()
+
+    async def work(_run_id: str) -> bool:
+        raise Cancelled("another process wants it stopped")
+
+    engine = Told(work=work, broken=broken).engine()
+    engine.submit("r", taken=True)
+    await writing.wait()
+    assert engine.cancel("r")
+    while not written.is_set():
+        await asyncio.sleep(0)
+    await engine.close()

@@ -48,7 +48,7 @@ class LocalEngine:
         self._change = asyncio.Event()
         self._cancelled: set[str] = set()
         self._done: dict[str, asyncio.Event] = {}
-        self._unwritten: dict[str, Exception] = {}
+        self._unwritten: dict[str, BaseException] = {}
         """Runs that ended and whose end could not be written down, and why."""
         self._chores: set[asyncio.Task[None]] = set()
         self._claiming = False
@@ -145,10 +145,13 @@ class LocalEngine:
             self._finished(run_id)
 
     async def _broken(self, run_id: str, error: Exception) -> None:
-        """Where even the end cannot be written down, whoever waits for the run is told why."""
-        try:
-            await self._told().broken(run_id, error)
-        except Exception as worse:  # noqa: BLE001  (see above)
+        """Where even the end cannot be written down, whoever waits for the run is told why. Who wants it stopped while it
+        ends gets what they want: that must not keep the end from being written."""
+        ending = asyncio.ensure_future(self._told().broken(run_id, error))
+        while not ending.done():
+            with suppress(asyncio.CancelledError):
+                await asyncio.wait([ending])
+        if not ending.cancelled() and (worse := ending.exception()) is not None:
             self._unwritten[run_id] = worse
 
     async def change(self) -> None:
