@@ -308,6 +308,5 @@ async def test_whoever_is_stopped_while_its_end_is_written_down_still_ends():
     engine.submit("r", taken=True)
     await writing.wait()
     assert engine.cancel("r")
-    while not written.is_set():
-        await asyncio.sleep(0)
+    await asyncio.wait_for(written.wait(), 10)
     await engine.close()
