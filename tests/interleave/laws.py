@@ -99,17 +99,19 @@ class Quiet:
         for each in self.deliveries:
             yield f"delivery {each.id} of {each.run} to {each.by}: {each.state} answers={each.answers} {each.taken_by}"
 
-    def _may_live(self, run: Run) -> bool:
-        """It waits for a person, or for one who does."""
+    def _may_live(self, run: Run, above: tuple[str, ...] = ()) -> bool:
+        """It waits for a person, or for one who does. Those that wait for each other wait until their clocks say so."""
+        if run.id in above:
+            return True
         if run.status is Status.WAITING and run.waiting_for is Waiting.APPROVAL:
             return any(each.run == run.id and each.state is State.PENDING for each in self.approvals)
         if run.status is Status.WAITING and run.waiting_for is Waiting.CHILD:
             asked = [
                 each for each in self.runs.values() if each.ask.parent_run == run.id and each.status.live
             ]
-            return any(map(self._may_live, asked))
+            return any(self._may_live(each, (*above, run.id)) for each in asked)
         return run.status is Status.QUEUED and any(
-            each.status is Status.WAITING and not each.aside and self._may_live(each)
+            each.status is Status.WAITING and not each.aside and self._may_live(each, (*above, run.id))
             for each in self.runs.values()
             if each.session_id == run.session_id and each.id != run.id
         )

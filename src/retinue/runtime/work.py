@@ -241,8 +241,12 @@ class _Work:
         if found := await self.ports.ledger.look(lambda tx: news(self.run, tx)):
             notices = (self.desk.notice("announcement", each.text) for each in found)
             pairs = zip(notices, found, strict=True)
-            await talk.append(*(replace(notice, id=each.id) for notice, each in pairs))
-            await heard(found, self.ports)
+            try:
+                await talk.append(*(replace(notice, id=each.id) for notice, each in pairs))
+            finally:
+                # Also when the run is stopped meanwhile: what stands in the file was heard.
+                if any(entry.id == found[-1].id for entry in reversed(talk.entries)):
+                    await heard(found, self.ports)
 
     async def _asked(self, talk: Conversation) -> None:
         """The task stands in the file before any request: the request is built from the file."""
