@@ -1,0 +1,86 @@
+"""Trees of runs from outside: taken up by the name of their top, held to a deadline across a death, and reviewed by those
+who can change nothing."""
+
+import asyncio
+import json
+import subprocess
+from pathlib import Path
+from typing import Any
+
+from retinue.testing.replies import Answer, calls, reply
+
+EXPLORE = ("explore", {"task_prompt": "Look around."})
+
+
+async def killed_while_waiting(machine: Any, *wishes: str) -> str:
+    """A run that waits for its child, whose process is gone."""
+    process = await machine.started("run", *wishes, "--json", "Go.")
+    while True:
+        live = (await machine("runs", "list", "--json")).json
+        waiting = [run["run_id"] for run in live if run["waiting_for"] == "child"]
+        if waiting:
+            break
+        await asyncio.sleep(0.05)
+    await machine.killed(process)
+    return waiting[0]
+
+
+def plays(child: Answer) -> Any:
+    main: list[Answer] = [calls(EXPLORE), reply("Root done.")]
+
+    def script(asked: Any) -> Answer:
+        below = "Execute this task" in json.dumps(asked.messages[1:2])
+        return child if below else main[min(asked.turns, 1)]
+
+    return script
+
+
+async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_it(machine: Any):
+    """Shows: L014, L015."""
+    async with machine.serving(plays(reply("The child has looked around.", delay=3))):
+        root = await killed_while_waiting(machine)
+        resumed = await machine("runs", "resume", root, "--json")
+        assert resumed.code == 0, resumed.err
+        shown = (await machine("runs", "show", root, "--json")).json
+    assert (shown["status"], shown["text"], len(shown["children"])) == ("done", "Root done.", 1)
+
+
+async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: Any):
+    """Shows: L009, L014."""
+    async with machine.serving(plays(reply("Too late, and at length.", delay=40))):
+        root = await killed_while_waiting(machine, "--timeout", "6")
+        await machine("runs", "resume")
+        ended = {run["agent"]: run for run in (await machine("runs", "history", "--json")).json}
+    assert (ended["general"]["run_id"], ended["general"]["status"]) == (root, "timed_out")
+    assert (ended["explorer"]["status"], ended["explorer"]["reason"]) == ("cancelled", "deserted")
+
+
+def changed(folder: Path) -> None:
+    """A repository with one change that is not committed."""
+    git = ["git", "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q", "."], ["commit", "-q", "--allow-empty", "-m", "x"]):
+        subprocess.run([*git, *words], cwd=folder, check=True)
+    (folder / "a.txt").write_text("a\n")
+    subprocess.run([*git, "add", "a.txt"], cwd=folder, check=True)
+
+
+async def test_whoever_reviews_a_change_can_change_nothing(machine: Any):
+    """Shows: D037."""
+    machine.configured(approvals="auto")
+    machine.agent("beta", body="You would write.")
+    changed(machine.folder)
+    review = calls(("request_review", {"agentId": "beta", "returnMode": "blocking"}))
+    writes = calls(
+        ("write", {"path": "w.txt", "content": "x"}), ("bash", {"command": "touch y.txt; echo z > a.txt"})
+    )
+
+    def script(asked: Any) -> Any:
+        if "You would write." in asked.messages[0]["content"]:
+            return reply("I could change nothing.") if asked.turns else writes
+        return reply("Reviewed.") if asked.turns else review
+
+    async with machine.serving(script):
+        ran = await machine("run", "--json", "Go.")
+    assert (ran.json["text"], len(ran.json["children"])) == ("Reviewed.", 1)
+    files = {path.name: path.read_text() for path in machine.folder.iterdir() if path.is_file()}
+    assert files == {"a.txt": "a\n"}
