@@ -30,7 +30,8 @@ def plays(child: Answer) -> Any:
 
     def script(asked: Any) -> Answer:
         below = "Execute this task" in json.dumps(asked.messages[1:2])
-        return child if below else main[min(asked.turns, 1)]
+        turns: int = asked.turns
+        return child if below else main[min(turns, 1)]
 
     return script
 
