@@ -24,7 +24,7 @@ TABLE = {
         ),
     },
     "Runs": {
-        "runs": ("list, show, cancel, resume, history", "retinue.surfaces.cli.runs:runs"),
+        "runs": ("list, show, cancel, interrupt, detach, resume, history", "retinue.surfaces.cli.runs:runs"),
         "subagent": ("the same as runs", "retinue.surfaces.cli.runs:runs"),
         "inbox": (
             "what agents that were handed work are at, and what they left",
