@@ -16,6 +16,7 @@ WORDS = st.text(alphabet="ab/", max_size=5)
 @example(("a*",), ("a?",), "abb")
 @example(("**",), ("*",), "a/b")
 @example(("[ab]*",), ("a*",), "bb")
+@example(("/**",), ("/***",), "")
 def test_what_both_lists_allow_is_allowed_by_each(asked: tuple[str, ...], limit: tuple[str, ...], word: str):
     """Shows: D11."""
     if first_match(common(asked, limit), word) is not None:

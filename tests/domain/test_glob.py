@@ -184,7 +184,7 @@ def naive(pattern: str) -> str:
     regex, at = "", 0
     while at < len(pattern):
         rest = pattern[at:]
-        if re.fullmatch(r"(?:/\*\*)+", rest):
+        if re.fullmatch(r"(?:/\*\*+)+", rest):
             return regex + "(?:/.*)?"
         if rest.startswith("**/") and (at == 0 or pattern[at - 1] == "/"):
             regex, at = regex + "(?:.*/)?", at + 3

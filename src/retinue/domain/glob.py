@@ -56,7 +56,7 @@ _FOLDERS = "(?:.*?/)??"
 _TAIL = "(?:/.*)?"
 _WILD = (_WITHIN, _FOLDERS, _ANY)
 
-_TAIL_TEXT = re.compile(r"(?:/\*\*)+\Z")
+_TAIL_TEXT = re.compile(r"(?:/\*\*+)+\Z")
 _MEMBER = re.compile(r"(.)-(.)|(.)", re.DOTALL)
 
 
