@@ -2,25 +2,26 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
-from enum import StrEnum
 from typing import Any, Protocol, TypeVar
 
 from retinue.domain.agent import Agent, Defined, Paths
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Answer, Approval, Policy, State, Touch
-from retinue.domain.ceiling import Ceiling, Wish
+from retinue.domain.ceiling import Wish
+from retinue.domain.chance import Chance
 from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
+from retinue.domain.outcome import Found, Opened, Ran, Written
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.scope import Bounds, Scope
-from retinue.domain.session import Session
-from retinue.domain.tool import Effect, ToolSpec
+from retinue.domain.session import NewSession, Session
+from retinue.domain.tool import Asks, Effect, ToolSpec
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.domain.workspace import Workspace
@@ -88,7 +89,7 @@ class Conversation(Protocol):
 class Store(Protocol):
     """Conversations as folders."""
 
-    async def create(self, new: "NewSession") -> Session:
+    async def create(self, new: NewSession) -> Session:
         """The folder appears complete or not at all."""
         ...
 
@@ -255,9 +256,9 @@ class Engine(Protocol):
 class Files(Protocol):
     """Files, already bound to one scope. Every path is judged by the real name of what was opened."""
 
-    def read(self, path: str, *, max_bytes: int = ...) -> "Opened": ...
+    def read(self, path: str, *, max_bytes: int = ...) -> Opened: ...
     def list(self, path: str) -> "list[Found]": ...
-    def walk(self, path: str, *, limit: int = ...) -> "Iterator[Found]":
+    def walk(self, path: str, *, limit: int = ...) -> Iterator[Found]:
         """Regular files and links below a folder in a stable order, links not followed, refused ones left out.
         Of a file: the file itself, as `.`."""
         ...
@@ -271,7 +272,7 @@ class Files(Protocol):
         one that would be made. OutOfScope names the rule."""
         ...
 
-    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> "Written":
+    def write(self, path: str, data: bytes, *, instead_of: bytes | None = None) -> Written:
         """The whole file, in one step: a reader sees the old one or the new one. Missing folders are made. With
         `instead_of`, only while that is still what the file holds; its mode stays."""
         ...
@@ -281,83 +282,8 @@ class Files(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Opened:
-    real: str
-    data: bytes
-    size: int
-    """Of the whole file; more than len(data) when it was cut at max_bytes."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Written:
-    real: str
-    made: bool
-    """Whether there was no such file before."""
-    size: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Found:
-    path: str
-    """Relative to the folder that was asked for."""
-    real: str
-    kind: str
-    """file, dir, link, other; cut: the last one found when there was more to look at than the limit"""
-    size: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Ran:
-    """What came of a command."""
-
-    exit: int | None
-    """None: it was ended, not by itself."""
-    text: str
-    """What it wrote, both streams as they came; the middle of a long text is left out and says so."""
-    level: Level
-    ms: int
-    timed_out: bool = False
-    kept: str = ""
-    """Where the whole text is, by the name the agent knows, when the text here is cut."""
-    notes: tuple[str, ...] = ()
-    """What the agent must know besides: what was taken away, which limit was met."""
-
-
 Shell = Callable[[str, float], Awaitable[Ran]]
 """Runs one command for at most so many seconds, held by the sandbox to one scope."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Chance:
-    """Time, ids and randomness, given and never asked for."""
-
-    now: Callable[[], datetime]
-    """UTC."""
-    entry_id: Callable[[], str]
-    """ULID: sorts by time, unique."""
-    uuid: Callable[[], str]
-    """UUIDv7."""
-    uniform: Callable[[float, float], float]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class NewSession:
-    """Everything a folder is made of."""
-
-    agent: str
-    preset: str
-    """preset.md's text."""
-    preset_hash: str
-    workspace: Workspace
-    parent: Session | None = None
-    description: str = ""
-    """Of a child: becomes the end of its slug."""
-    name: str | None = None
-    aliases: tuple[str, ...] = ()
-    ceilings: tuple[Ceiling, ...] = ()
-    lifted: Paths = field(default_factory=Paths)
-    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
 
 
 async def _nothing(_: str) -> None:
@@ -384,14 +310,6 @@ class Call:
     """Writes down what will be, before it is: whether it was can be seen by that afterwards."""
     ports: "Ports | None" = None
     """Only for doors, which start other agents, and for tools that look at what became of them."""
-
-
-class Asks(StrEnum):
-    """Whether a person is asked before a call."""
-
-    NEVER = "never"
-    UNLESS_GRANTED = "unless granted"
-    ALWAYS = "always"
 
 
 Body = Callable[[Mapping[str, Any], Call], Awaitable[str]]

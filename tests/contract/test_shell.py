@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.scope import Scope
 from retinue.errors import Failed
-from retinue.ports import Ran
 from retinue.sandbox.landlock import abi
 from retinue.sandbox.output import HEAD, MAX_KEPT, TAIL
 from retinue.sandbox.probe import Found, Probe

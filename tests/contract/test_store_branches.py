@@ -6,11 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import NotFound, Refused, Usage
-from retinue.ports import NewSession
 from retinue.store import strict_yaml
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance

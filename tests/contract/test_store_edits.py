@@ -7,11 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NotFound
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 

@@ -12,11 +12,10 @@ import pytest
 
 from retinue.domain.agent import Agent, Paths, preset_hash
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import BadDefinition, Failed, Held, NoRoom, NotFound, Usage
-from retinue.ports import NewSession
 from retinue.store import strict_yaml
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance

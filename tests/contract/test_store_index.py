@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Workspace
 from retinue.engine.chance import system_chance
 from retinue.errors import NotFound
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.store.index import SETTLED_NS
 from retinue.store.shelf import Shelf

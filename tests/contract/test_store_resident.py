@@ -11,11 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.run import Usage
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, Unreadable
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 

@@ -10,9 +10,8 @@ import pytest
 
 import retinue
 from retinue.config import load
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 

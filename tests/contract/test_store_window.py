@@ -11,11 +11,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Unreadable
-from retinue.ports import NewSession
 from retinue.store.conversation import FileConversation
 from retinue.store.files import FileStore
 from retinue.store.markdown import open_line, render

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.scope import Scope
 from retinue.errors import Failed, Refused
-from retinue.ports import Ran, Shell
+from retinue.ports import Shell
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.repository import repository
 from retinue.sandbox.shell import bound

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from retinue.domain.session import NewSession
 from retinue.domain.transcript import Called, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Held
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 
@@ -44,7 +44,7 @@ MAKER = """
 import asyncio, sys
 from pathlib import Path
 from retinue.domain.workspace import Workspace
-from retinue.ports import NewSession
+from retinue.domain.session import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from retinue.domain.transcript import Notice
 from retinue.domain.workspace import Workspace
 from retinue.errors import NoRoom
-from retinue.ports import NewSession
+from retinue.domain.session import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 

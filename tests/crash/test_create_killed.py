@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 
@@ -20,7 +20,7 @@ MAKER = f"""
 import asyncio, os, signal, sys
 from pathlib import Path
 from retinue.domain.workspace import Workspace
-from retinue.ports import NewSession
+from retinue.domain.session import NewSession
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 

@@ -6,8 +6,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
-from retinue.ports import NewSession
 from retinue.store.files import FileStore
 from retinue.store.trust import Trust
 from retinue.testing.fixed_chance import fixed_chance

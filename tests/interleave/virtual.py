@@ -8,9 +8,9 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
+from retinue.domain.chance import Chance
 from retinue.engine.chance import ulid, uuid7
 from retinue.ledger.aside import Aside, Then, Work
-from retinue.ports import Chance
 from retinue.store.threads import Threads
 
 T = TypeVar("T")

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.chance import Chance
 from retinue.domain.run import Reason, Run, Status
 from retinue.engine.chance import system_chance
-from retinue.ports import Chance
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 

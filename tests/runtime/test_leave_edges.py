@@ -11,13 +11,14 @@ from typing import Any
 import pytest
 
 from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.chance import Chance
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.run import Status
 from retinue.domain.scope import Bounds
 from retinue.engine.chance import system_chance
 from retinue.errors import OutOfScope
-from retinue.ports import Call, Chance, Tool, Tx
+from retinue.ports import Call, Tool, Tx
 from retinue.runtime import control
 from retinue.testing.played import calls, says
 from retinue.testing.shells import PlayedShell

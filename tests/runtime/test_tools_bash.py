@@ -9,8 +9,9 @@ from inline_snapshot import snapshot
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.run import Run, Status
-from retinue.ports import Ran, Tx
+from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.testing.played import calls, says
 from retinue.testing.shells import PlayedShell

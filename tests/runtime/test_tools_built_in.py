@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
+from retinue.domain.outcome import Found, Opened
 from retinue.domain.rule import below
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import DEFAULT_DENY, Scope
@@ -18,7 +19,7 @@ from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
-from retinue.ports import Call, Found, Opened
+from retinue.ports import Call
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.testing.shells import no_shell
 from retinue.tools import ls as ls_tool

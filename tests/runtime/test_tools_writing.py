@@ -12,13 +12,14 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
+from retinue.domain.outcome import Written
 from retinue.domain.rule import below
 from retinue.domain.run import Ask, Run
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
-from retinue.ports import Call, Written
+from retinue.ports import Call
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.testing.shells import no_shell
 from retinue.tools import edit as edit_tool

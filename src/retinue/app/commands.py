@@ -5,10 +5,11 @@ from functools import cached_property
 
 from retinue.config import Config
 from retinue.domain.level import Lack, Level
+from retinue.domain.outcome import Ran
 from retinue.domain.scope import Scope
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.errors import BadConfig
-from retinue.ports import Ran, Shell
+from retinue.ports import Shell
 from retinue.tools.bash import bash, level_in
 
 LOWERED = "RETINUE_SANDBOX"

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from retinue.app.log import log_line
+from retinue.domain.chance import Chance
 from retinue.domain.event import Event
 from retinue.domain.run import Status, iso
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.errors import RetinueError
-from retinue.ports import Chance, NewSession
 from retinue.store.files import FileStore
 
 TOLD = frozenset({"run.queued", "run.started", "run.ended", "announcement.delivered"})

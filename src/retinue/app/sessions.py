@@ -14,6 +14,7 @@ from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.approval import as_json as approval_as_json
+from retinue.domain.chance import Chance
 from retinue.domain.redact import Redactor, Veil
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
@@ -23,7 +24,7 @@ from retinue.engine.chance import system_chance
 from retinue.engine.owner import Owner
 from retinue.errors import NotFound, Refused, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Chance, Ledger, Tx
+from retinue.ports import Ledger, Tx
 from retinue.store.files import FileStore
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)

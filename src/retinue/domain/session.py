@@ -59,6 +59,25 @@ class Session:
         return self.type == "branch"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewSession:
+    """Everything a folder is made of."""
+
+    agent: str
+    preset: str
+    """preset.md's text."""
+    preset_hash: str
+    workspace: Workspace
+    parent: Session | None = None
+    description: str = ""
+    """Of a child: becomes the end of its slug."""
+    name: str | None = None
+    aliases: tuple[str, ...] = ()
+    ceilings: tuple[Ceiling, ...] = ()
+    lifted: Paths = field(default_factory=Paths)
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+
+
 def top_slug(agent: str, at: datetime) -> str:
     """`<slug>-<YYYYMMDDHHMMSS>`."""
     return f"{agent}-{stamp(at)}"

@@ -14,6 +14,14 @@ class Effect(StrEnum):
     ONCE = "once"
 
 
+class Asks(StrEnum):
+    """Whether a person is asked before a call."""
+
+    NEVER = "never"
+    UNLESS_GRANTED = "unless granted"
+    ALWAYS = "always"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolSpec:
     """The face of a tool that the model sees."""

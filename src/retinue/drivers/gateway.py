@@ -5,13 +5,14 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
+from retinue.domain.chance import Chance
 from retinue.domain.run import Reason
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.drivers.gate import Gate, Visit
 from retinue.drivers.trouble import Pause, Trouble
 from retinue.drivers.watch import Patience, Watch
 from retinue.errors import ModelFailed, RetinueError
-from retinue.ports import Chance, Driver
+from retinue.ports import Driver
 
 MakeDriver = Callable[[Model], Driver]
 

@@ -27,9 +27,10 @@ from retinue.domain.run import Run
 from retinue.domain.safe import shown
 from retinue.domain.scope import Scope
 from retinue.domain.session import Session
+from retinue.domain.tool import Asks
 from retinue.domain.transcript import Called
 from retinue.errors import OutOfScope, Refused, RetinueError
-from retinue.ports import Asks, Files, Ports, Tool, Tx
+from retinue.ports import Files, Ports, Tool, Tx
 from retinue.runtime.telling import told
 
 PERSON = "person"

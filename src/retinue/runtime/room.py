@@ -20,10 +20,10 @@ from typing import Any, TypeVar, cast
 from retinue.domain.agent import Agent
 from retinue.domain.approval import Touch
 from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.errors import Cancelled, Held, NoRoom, RetinueError
-from retinue.ports import Conversation, Ledger, NewSession, Ports, Store, Tx
+from retinue.ports import Conversation, Ledger, Ports, Store, Tx
 from retinue.runtime.send import Claim, claim
 from retinue.runtime.telling import told
 

@@ -10,10 +10,10 @@ from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
 from retinue.domain.safe import safe_text, shown
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
-from retinue.ports import NewSession, Ports, Tx
+from retinue.ports import Ports, Tx
 from retinue.runtime.place import Child, birth, settled
 from retinue.runtime.prepare import LEAF, definition, scope_of
 from retinue.runtime.send import send

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field, replace
 
 from retinue.domain.ceiling import Wish
 from retinue.domain.glob import first_match
+from retinue.domain.outcome import Found, Opened, Written
 from retinue.domain.rule import Globs, literal
 from retinue.domain.scope import NO_SCOPE, Scope
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.ports import Found, Opened, Written
 from retinue.sandbox.listing import listed, walked
 from retinue.sandbox.openat2 import Opener, best_opener
 from retinue.sandbox.place import (

@@ -4,8 +4,8 @@ import os
 from collections.abc import Iterator
 from itertools import islice
 
+from retinue.domain.outcome import Found
 from retinue.domain.scope import Scope
-from retinue.ports import Found
 from retinue.sandbox.openat2 import Opener
 from retinue.sandbox.reach import is_readable, may_hold
 

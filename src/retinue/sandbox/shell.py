@@ -9,10 +9,11 @@ from functools import cache
 from pathlib import Path
 
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.scope import Scope
 from retinue.domain.tmp import TMP
 from retinue.errors import Failed
-from retinue.ports import Ran, Shell
+from retinue.ports import Shell
 from retinue.sandbox import process
 from retinue.sandbox.bubblewrap import strict
 from retinue.sandbox.cell import Cell

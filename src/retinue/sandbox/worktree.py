@@ -12,10 +12,11 @@ from collections.abc import Awaitable, Callable, Collection
 from pathlib import Path
 
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.rule import below
 from retinue.domain.scope import Scope
 from retinue.errors import Failed, Refused, RetinueError
-from retinue.ports import Ran, Shell
+from retinue.ports import Shell
 from retinue.sandbox.repository import Repository, repository
 from retinue.sandbox.unclaimed import PATIENCE, Unclaimed
 

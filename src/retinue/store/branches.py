@@ -9,10 +9,10 @@ from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 
+from retinue.domain.chance import Chance
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Said
 from retinue.errors import Failed, NotFound, Refused, Usage
-from retinue.ports import Chance
 from retinue.store import folder, names, tree
 from retinue.store.disk import copy_new, no_room, open_file, read_at, sync_path, unused, write_new
 from retinue.store.facts import write_branch, write_facts

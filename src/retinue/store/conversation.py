@@ -8,10 +8,10 @@ from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
+from retinue.domain.chance import Chance
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said, distinct
 from retinue.errors import Failed
-from retinue.ports import Chance
 from retinue.store import names, thoughts
 from retinue.store.disk import Stamp, stamp_of, write_all
 from retinue.store.lock import hold

@@ -13,10 +13,10 @@ from typing import Any, TypeVar
 
 from retinue.domain.agent import Agent, preset_hash
 from retinue.domain.approval import Touch
-from retinue.domain.session import Session
+from retinue.domain.chance import Chance
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
 from retinue.errors import BadDefinition, Failed, Usage
-from retinue.ports import Chance, NewSession
 from retinue.store import branches, definitions, folder, names, tree
 from retinue.store.conversation import FileConversation
 from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new

@@ -13,9 +13,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
-from retinue.domain.session import Session, child_slug, top_slug
+from retinue.domain.chance import Chance
+from retinue.domain.session import NewSession, Session, child_slug, top_slug
 from retinue.errors import BadDefinition, NotFound, Usage
-from retinue.ports import Chance, NewSession
 from retinue.store import names
 from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_new
 from retinue.store.facts import (

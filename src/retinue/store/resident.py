@@ -3,8 +3,8 @@
 import os
 import threading
 
+from retinue.domain.chance import Chance
 from retinue.domain.session import Session
-from retinue.ports import Chance
 from retinue.store.conversation import FileConversation, opened
 from retinue.store.lock import hold
 from retinue.store.threads import Threads

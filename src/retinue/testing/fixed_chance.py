@@ -3,8 +3,8 @@
 from datetime import UTC, datetime, timedelta
 from itertools import count
 
+from retinue.domain.chance import Chance
 from retinue.engine.chance import ulid, uuid7
-from retinue.ports import Chance
 
 START = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)
 

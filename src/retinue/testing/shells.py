@@ -4,9 +4,10 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.scope import Scope
 from retinue.errors import Refused
-from retinue.ports import Ran, Shell
+from retinue.ports import Shell
 
 
 async def no_level() -> Level:

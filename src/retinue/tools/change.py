@@ -4,11 +4,12 @@ import shlex
 from dataclasses import dataclass, replace
 
 from retinue.domain.level import Level
+from retinue.domain.outcome import Ran
 from retinue.domain.rule import below
 from retinue.domain.safe import for_model
 from retinue.domain.scope import DEFAULT_WRITE, Scope
 from retinue.errors import Failed
-from retinue.ports import Call, Ports, Ran
+from retinue.ports import Call, Ports
 from retinue.runtime.guard import capped
 from retinue.runtime.prepare import definition, scope_of
 

@@ -11,9 +11,9 @@ import msgspec
 
 from retinue.domain.approval import Touch
 from retinue.domain.prompt import SYSTEM_PREFIX
-from retinue.domain.tool import Effect, ToolSpec
+from retinue.domain.tool import Asks, Effect, ToolSpec
 from retinue.errors import Usage
-from retinue.ports import Asks, Body, Call, Tool
+from retinue.ports import Body, Call, Tool
 from retinue.tools.arguments import parser
 from retinue.tools.aside import own_thread
 from retinue.tools.schema import schema_of

@@ -7,9 +7,10 @@ from dataclasses import dataclass
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
+from retinue.domain.outcome import Opened
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call, Files, Opened
+from retinue.ports import Call, Files
 from retinue.tools.define import tool
 from retinue.tools.nearest import nearest
 from retinue.tools.plain import is_binary, placed, shown_line, shown_name, size

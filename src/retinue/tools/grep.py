@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Annotated
 
+from retinue.domain.outcome import Found
 from retinue.domain.tool import Effect
 from retinue.errors import Failed, RetinueError
-from retinue.ports import Call, Files, Found
+from retinue.ports import Call, Files
 from retinue.tools.define import tool
 from retinue.tools.pattern import matcher
 from retinue.tools.plain import is_binary, placed, shown_line

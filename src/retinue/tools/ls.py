@@ -2,8 +2,9 @@
 
 from typing import Annotated
 
+from retinue.domain.outcome import Found
 from retinue.domain.tool import Effect
-from retinue.ports import Call, Found
+from retinue.ports import Call
 from retinue.tools.define import tool
 from retinue.tools.plain import shown_name
 

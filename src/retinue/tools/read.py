@@ -5,9 +5,10 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from retinue.domain.outcome import Opened
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call, Files, Opened
+from retinue.ports import Call, Files
 from retinue.tools.define import tool
 from retinue.tools.plain import is_binary, shown_name, size, without_escapes
 

@@ -3,8 +3,8 @@
 from typing import Annotated
 
 from retinue.domain.approval import Answer
-from retinue.domain.tool import Effect
-from retinue.ports import Asks, Call
+from retinue.domain.tool import Asks, Effect
+from retinue.ports import Call
 from retinue.tools.define import tool
 
 

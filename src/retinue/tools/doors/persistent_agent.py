@@ -5,10 +5,10 @@ from typing import Annotated
 from retinue.domain.announcement import report
 from retinue.domain.approval import Answer
 from retinue.domain.run import Ask, Reason, Run, Status
-from retinue.domain.tool import Effect
+from retinue.domain.tool import Asks, Effect
 from retinue.domain.transcript import Said
 from retinue.errors import Failed, NotFound, RetinueError
-from retinue.ports import Asks, Call, Ports
+from retinue.ports import Call, Ports
 from retinue.runtime.announce import nonce
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import ask_key

@@ -1,0 +1,48 @@
+"""What comes of reaching into the world: files that were opened, found or written, and commands that ran."""
+
+from dataclasses import dataclass
+
+from retinue.domain.level import Level
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Opened:
+    real: str
+    data: bytes
+    size: int
+    """Of the whole file; more than len(data) when it was cut at max_bytes."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    real: str
+    made: bool
+    """Whether there was no such file before."""
+    size: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    path: str
+    """Relative to the folder that was asked for."""
+    real: str
+    kind: str
+    """file, dir, link, other; cut: the last one found when there was more to look at than the limit"""
+    size: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ran:
+    """What came of a command."""
+
+    exit: int | None
+    """None: it was ended, not by itself."""
+    text: str
+    """What it wrote, both streams as they came; the middle of a long text is left out and says so."""
+    level: Level
+    ms: int
+    timed_out: bool = False
+    kept: str = ""
+    """Where the whole text is, by the name the agent knows, when the text here is cut."""
+    notes: tuple[str, ...] = ()
+    """What the agent must know besides: what was taken away, which limit was met."""
