@@ -227,6 +227,10 @@ time.sleep(0.1)
 """)  # fmt: skip
 OTHERS.sh("ending it", "kill -9 @pid@")
 OTHERS.sh("slowing it down", "renice -n 7 -p @pid@")
+OTHERS.py("keeping it from a processor", """
+mine = sorted(os.sched_getaffinity(0))
+os.sched_setaffinity(@pid@, mine[:1] if len(mine) > 1 else mine)
+""")  # fmt: skip
 OTHERS.py(
     "changing its limits", "import resource\nresource.prlimit(@pid@, resource.RLIMIT_NOFILE, (77, 1024))"
 )

@@ -47,6 +47,8 @@ class World:
     secrets: dict[str, str] = field(default_factory=dict[str, str])
     doors: Doors = field(init=False)
     keeper: "subprocess.Popen[str]" = field(init=False)
+    held: dict[str, object] = field(init=False)
+    """What the person's program was held to when it was started."""
     facts: dict[str, str] = field(default_factory=dict[str, str])
     spare: list[str] = field(default_factory=list[str])
     """Places of the machine that an attack may have made, to be taken away."""
@@ -157,6 +159,7 @@ class World:
         self.keeper = subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         assert self.keeper.stdout is not None
         told = json.loads(self.keeper.stdout.readline())
+        self.held = held_to(self.keeper.pid)
         self.facts |= {"pid": str(self.keeper.pid), "address": str(told["address"]), "fd": str(told["fd"])}
 
     def git(self, *words: str, cwd: Path | None = None) -> None:
@@ -243,7 +246,7 @@ class World:
         said = json.loads(self.keeper.stdout.readline())
         if said["held"] != self.secrets["memory"]:
             return "the memory of the person's program was changed"
-        return "the person's program got a signal" if said["told"] else _limits_of(self.keeper.pid)
+        return "the person's program got a signal" if said["told"] else _limits_of(self.keeper.pid, self.held)
 
     def living(self) -> list[int]:
         """Processes of the machine that an attack left running."""
@@ -295,12 +298,20 @@ def _facts(path: Path, *, times: bool = True) -> tuple[object, ...]:
     return (kind, status.st_mode, status.st_uid, status.st_gid, status.st_nlink, *dated, content)
 
 
-def _limits_of(pid: int) -> str:
-    if os.getpriority(os.PRIO_PROCESS, pid):
-        return "the person's program was slowed down"
-    limits = Path(f"/proc/{pid}/limits").read_text()
-    files = next(line for line in limits.splitlines() if line.startswith("Max open files"))
-    return "the limits of the person's program were changed" if files.split()[3] == "77" else ""
+def held_to(pid: int) -> dict[str, object]:
+    """What the kernel holds a process to, by what an attack on it would have done. It is what its starter was held to,
+    which need not be the machine's default: whoever runs the battery may have been nice to others."""
+    return {
+        "slowed down": os.getpriority(os.PRIO_PROCESS, pid),
+        "kept from processors": os.sched_getaffinity(pid),
+        "given other limits": Path(f"/proc/{pid}/limits").read_text(),
+    }
+
+
+def _limits_of(pid: int, before: dict[str, object]) -> str:
+    now = held_to(pid)
+    done = [what for what, was in before.items() if now[what] != was]
+    return f"the person's program was {' and '.join(done)}" if done else ""
 
 
 def handle_of(path: Path) -> str:
