@@ -84,7 +84,7 @@ def main() -> None:
     from retinue.surfaces.cli.front import play
 
     places = {name: where for commands in TABLE.values() for name, (_, where) in commands.items()}
-    sys.exit(play(places, overview(), arguments))
+    sys.exit(play(places, overview(), arguments, daemon="retinue.surfaces.web.daemon:serve"))
 
 
 if __name__ == "__main__":

@@ -1,5 +1,6 @@
 """Settings: what the operator and the environment say, read once, typed, and with every mistake named by its key."""
 
+import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
@@ -16,6 +17,7 @@ from retinue.store.textfile import read_text, stamp_of
 from retinue.store.values import Path as KeyPath
 from retinue.store.values import Wrong
 
+_NOT_TOLD = frozenset({"env", "keeps"})
 SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """How a variable's name ends that holds one."""
 SHORTEST_SECRET = 16
@@ -90,6 +92,14 @@ class Config:
         if self.providers.openai.key:
             return OPENAI_DEFAULT
         return ANTHROPIC_DEFAULT if self.providers.anthropic.key else None
+
+    def fingerprint(self) -> str:
+        """Of all that decides how a run goes: two processes with the same one would work it alike. Keys count, and
+        cannot be read from it."""
+        both = (self.providers.openai, self.providers.anthropic)
+        facts = [*(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_TOLD)]
+        keys = [str(each.key) for each in both]
+        return hashlib.sha256(f"{facts!r} {keys!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
         """Values that must never appear in a transcript, a log or an event: our keys, and whatever else the

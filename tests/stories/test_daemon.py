@@ -54,10 +54,12 @@ async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for
         socket = machine.home / "daemon.sock"
         assert stat.S_IMODE(socket.stat().st_mode) == 0o600
         again = (await machine("serve", "--detach", "--json")).json
-        assert again == await remote.told(machine.home, "hello")
+        now = await remote.hello(machine.home)
+        assert now is not None
+        assert (again["pid"], again["owner"]) == (now["pid"], now["owner"])
         await stopped(machine)
         assert not socket.exists()
-        assert await remote.told(machine.home, "hello") is None
+        assert await remote.hello(machine.home) is None
 
 
 async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: Any):
@@ -73,7 +75,7 @@ async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_agai
     async with machine.serving(script) as server:
         left = (await machine("run", "--background", "--json", "When?")).json
         await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
-        daemon = await remote.told(machine.home, "hello")
+        daemon = await remote.hello(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGKILL)
         gate.set()
@@ -101,7 +103,7 @@ async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start
     async with machine.serving([reply("Done.", delay=1)]) as server:
         left = (await machine("run", "--background", "--json", "Go.")).json
         await until(lambda: bool(server.requests))
-        daemon = await remote.told(machine.home, "hello")
+        daemon = await remote.hello(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGTERM)
         await until(lambda: not Path(f"/proc/{daemon['pid']}").exists())

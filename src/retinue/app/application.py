@@ -187,6 +187,10 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
 
     # the machine
 
+    async def level(self) -> Level:
+        """How tightly commands are held here."""
+        return await self._commands.level()
+
     async def sandbox(self, run: Run) -> Level | None:
         """How tightly the run's commands were held at the least; None: it ran none, or what it said is gone."""
         if not run.tool_calls:

@@ -9,6 +9,7 @@ import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 import click
 
@@ -18,20 +19,29 @@ from retinue.errors import Cancelled, RetinueError, Usage
 from retinue.surfaces.cli.options import everywhere
 from retinue.surfaces.cli.terminal import Terminal
 
+DAEMON = "retinue.daemon"
+"""What a command finds the daemon's program by: a function that loads it."""
+
 Hook = Callable[[type[BaseException], BaseException, TracebackType | None], None]
 
 
 class Front(click.Group):
     """The table of commands as click wants it. A module is imported when its command is named."""
 
-    def __init__(self, places: Mapping[str, str], overview: str) -> None:
+    def __init__(self, places: Mapping[str, str], overview: str, daemon: str) -> None:
         super().__init__(
             "retinue",
             params=[*everywhere(), _version()],
             context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
         )
         self.places = places
+        self.daemon = daemon
         self.overview = overview
+
+    def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
+        ctx = super().make_context(*args, **kwargs)
+        ctx.meta[DAEMON] = lambda: _loaded(self.daemon)
+        return ctx
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  (as click calls it)
         return list(self.places)
@@ -39,8 +49,7 @@ class Front(click.Group):
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  (as click calls it)
         if cmd_name not in self.places:
             return None
-        module, name = self.places[cmd_name].split(":")
-        command = getattr(importlib.import_module(module), name)
+        command = _loaded(self.places[cmd_name])
         assert isinstance(command, click.Command)  # noqa: S101  (the table names commands)
         return command
 
@@ -56,13 +65,22 @@ class Front(click.Group):
         return self.overview
 
 
-def play(places: Mapping[str, str], overview: str, arguments: Sequence[str]) -> int:
-    """Runs one command and answers with its exit code. A defect is left to the hook, which keeps its details."""
+def _loaded(place: str) -> Any:
+    """What stands at `module:name`."""
+    module, name = place.split(":")
+    return getattr(importlib.import_module(module), name)
+
+
+def play(places: Mapping[str, str], overview: str, arguments: Sequence[str], *, daemon: str = "") -> int:
+    """Runs one command and answers with its exit code. A defect is left to the hook, which keeps its details. `daemon`
+    is where the program is that `serve` starts: one way in does not know another."""
     _no_core()
     terminal = Terminal.here(json=_before_dashes("--json", arguments))
     sys.excepthook = _keeper(terminal, arguments)
     try:
-        code = Front(places, overview).main(list(arguments), prog_name="retinue", standalone_mode=False)
+        code = Front(places, overview, daemon).main(
+            list(arguments), prog_name="retinue", standalone_mode=False
+        )
     except click.exceptions.NoArgsIsHelpError as error:
         terminal.note(error.format_message(), colour="0")
         return Usage.exit_code

@@ -83,7 +83,7 @@ async def _left_to_the_daemon(app: App, terminal: Terminal, task: str | None, **
         raise Usage("--background and --forget exclude each other: what nobody keeps ends with this command")
     daemon = await ready(app.config.home, until_idle=True)
     left = await app.start(task, owner=daemon["owner"], **wishes)
-    await remote.told(app.config.home, "look")
+    await remote.look(app.config.home)
     terminal.facts(as_json(left))
     return 0
 

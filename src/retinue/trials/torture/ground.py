@@ -123,14 +123,14 @@ class Ground:
 
     async def begin(self, *trees: str) -> None:
         """The first run of each tree, left to the daemon that is at work here."""
-        while (daemon := await remote.told(self.home, "hello")) is None:  # noqa: ASYNC110  (another process begins)
+        while (daemon := await remote.hello(self.home)) is None:  # noqa: ASYNC110  (another process begins)
             await asyncio.sleep(GLANCE)
         async with open_app(env=self.env) as app:
             for tree in trees:
                 await app.start(
                     task(f"{tree}/lead"), agent="lead", workspace=self.work, owner=daemon["owner"]
                 )
-        await remote.told(self.home, "look")
+        await remote.look(self.home)
 
     async def rows(self) -> tuple[list[Run], list[Approval]]:
         """All runs, and what waits for a person. The ledger is let go of at once: it is not ours."""

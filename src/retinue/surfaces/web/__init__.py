@@ -1,0 +1,1 @@
+"""The daemon: an API that programs like, and the page that people look at."""

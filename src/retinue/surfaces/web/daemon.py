@@ -1,0 +1,117 @@
+"""The daemon: one process of a home that works what others left to it, and what they left behind."""
+
+import asyncio
+import fcntl
+import os
+import signal
+from collections.abc import Callable
+from contextlib import suppress
+from datetime import UTC, datetime
+
+from retinue import remote
+from retinue.app import App
+from retinue.errors import Refused
+from retinue.surfaces.web.asgi import application
+from retinue.surfaces.web.house import House
+from retinue.surfaces.web.hub import Hub
+from retinue.surfaces.web.keys import Keys
+from retinue.surfaces.web.server import Server, local_socket, page_socket
+from retinue.surfaces.web.table import ROUTES
+
+LOOK_SECONDS = 2.0
+"""How often it looks for what dead processes left behind. What is handed to it, it is told of at once."""
+DRAIN_SECONDS = 10.0
+IDLE_SECONDS = 10.0
+
+
+async def serve(
+    app: App,
+    *,
+    tell: Callable[[str], None],
+    host: str = "127.0.0.1",
+    port: int | None = None,
+    until_idle: bool = False,
+) -> None:
+    """Until it is told to stop, or has had nothing to do for a while."""
+    await Daemon(app, tell=tell).serve(host=host, port=port, until_idle=until_idle)
+
+
+class Daemon:
+    def __init__(self, app: App, *, tell: Callable[[str], None]) -> None:
+        self._app = app
+        self._tell = tell
+        self._stop = asyncio.Event()
+        self._poked = asyncio.Event()
+        self._home = app.config.home
+
+    async def serve(self, *, host: str, port: int | None, until_idle: bool) -> None:
+        lock = self._alone()
+        if told := await self._app.sound():
+            self._tell(told)
+        page = page_socket(host, port)
+        house = self._house(f"http://{host}:{page.getsockname()[1]}")
+        self._hear_signals()
+        try:
+            with house.hub.listening():
+                async with Server(application(house, ROUTES)).listening(local_socket(self._home), page):
+                    self._tell(f"at work in {self._home} (process {os.getpid()})")
+                    self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")
+                    await self._worked(house, until_idle=until_idle)
+                    await self._app.drain(DRAIN_SECONDS)
+                    house.hub.close()
+        finally:
+            with suppress(OSError):
+                (self._home / remote.SOCKET).unlink()
+            os.close(lock)
+
+    def _house(self, url: str) -> House:
+        return House(
+            app=self._app,
+            hub=Hub(self._app),
+            keys=Keys(self._home),
+            started_at=datetime.now(UTC),
+            url=url,
+            look=self._poked.set,
+            stop=self._stopped,
+        )
+
+    async def _worked(self, house: House, *, until_idle: bool) -> None:
+        idle_since = asyncio.get_running_loop().time()
+        while not self._stop.is_set():
+            self._poked.clear()
+            await self._app.resume()
+            await self._app.take_up()
+            await house.hub.caught_up()
+            now = asyncio.get_running_loop().time()
+            if not until_idle or await self._app.moving():
+                idle_since = now
+            elif now - idle_since >= IDLE_SECONDS:
+                return
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._poked.wait(), LOOK_SECONDS)
+
+    def _alone(self) -> int:
+        """One daemon for a home; the kernel frees the place of a dead one."""
+        descriptor = os.open(self._home / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            os.close(descriptor)
+            raise Refused(
+                f"a daemon is at work in {self._home} already: `retinue serve --stop` stops it"
+            ) from error
+        return descriptor
+
+    def _stopped(self) -> None:
+        self._stop.set()
+        self._poked.set()
+
+    def _hear_signals(self) -> None:
+        def heard() -> None:
+            if self._stop.is_set():
+                os._exit(1)  # a second signal: what is on disk is enough to go on from
+            self._stopped()
+
+        loop = asyncio.get_running_loop()
+        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            loop.add_signal_handler(each, heard)

@@ -1,0 +1,22 @@
+"""The house: what every route acts through."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime
+
+from retinue.app import App
+from retinue.surfaces.web.hub import Hub
+from retinue.surfaces.web.keys import Keys
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class House:
+    app: App
+    hub: Hub
+    keys: Keys
+    started_at: datetime
+    url: str
+    """Where the page is."""
+    look: Callable[[], None]
+    """Something was left for this process."""
+    stop: Callable[[], None]

@@ -1,0 +1,83 @@
+"""The server: two ways in, a socket for the command line and a port for the page, before one application."""
+
+import os
+import socket
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from retinue import remote
+from retinue.errors import Failed
+
+PORT = 8765
+BACKLOG = 512
+
+
+class Server(uvicorn.Server):
+    """uvicorn's, which ends when it is told to and wakes for nothing else; signals are the daemon's."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(
+            uvicorn.Config(
+                app,
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                date_header=False,
+                timeout_keep_alive=30,
+                timeout_graceful_shutdown=2,
+            )
+        )
+
+    @asynccontextmanager
+    async def listening(self, *sockets: socket.socket) -> AsyncGenerator[None]:
+        """Serves these sockets while this lasts."""
+        self.config.load()
+        self.lifespan = self.config.lifespan_class(self.config)
+        listeners = list(sockets)
+        await self.startup(sockets=listeners)
+        try:
+            yield
+        finally:
+            await self.shutdown(sockets=listeners)
+
+
+def local_socket(home: Path) -> socket.socket:
+    """The command line's way in, for this user only."""
+    with suppress(FileNotFoundError):
+        (home / remote.SOCKET).unlink()
+    found = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    before = os.umask(0o177)
+    try:
+        with remote.address(home) as place:
+            found.bind(place)
+    finally:
+        os.umask(before)
+    found.listen(BACKLOG)
+    return found
+
+
+def page_socket(host: str, port: int | None) -> socket.socket:
+    """The page's way in. A port that nobody asked for gives way to another where it is taken."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    for each in (PORT, 0) if port is None else (port,):
+        found = socket.socket(family, socket.SOCK_STREAM)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            found.bind((host, each))
+        except OSError as error:
+            found.close()
+            if port is not None or each == 0:
+                raise Failed(
+                    f"{host}:{each} cannot be listened on: {error.strerror}; --port names another"
+                ) from error
+        else:
+            found.listen(BACKLOG)
+            return found
+    raise AssertionError
