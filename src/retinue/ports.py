@@ -218,6 +218,9 @@ class Tx(Protocol):
         ...
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]: ...
+    def last_event(self) -> int:
+        """The number of the newest event; 0 when nothing has happened yet."""
+        ...
 
 
 class Ledger(Protocol):
@@ -386,6 +389,8 @@ class Ports:
     keeps: bool = True
     """Whether conversations outlive this process."""
     owner: str
+    worker: Callable[[], str]
+    """Who works what begins here, or goes on because of what is done here: this process, or a daemon beside it."""
     alive: Callable[[str], bool]
     """Whether the process of this name lives."""
     redact: Redactor

@@ -45,16 +45,24 @@ async def told(
 
 async def events(home: Path, *, after: int, deltas: str) -> AsyncGenerator[dict[str, Any]]:
     """What happens in the daemon from then on, until it is gone: durable events past the number `after`, and the words
-    of one session, of `all` or of `none` as they come."""
+    of one session, of `all` or of `none` as they come. The first one is empty: from then on nothing is missed. `live`
+    are those that are told once and never again."""
     path = f"/api/events?after={after}&deltas={deltas}"
     with suppress(OSError, EOFError, asyncio.LimitOverrunError):
         async with _asked(home, "GET", path, None) as reader:
             head = await reader.readuntil(b"\r\n\r\n")
             if head.split(b" ", 2)[1][:1] != b"2":
                 return
+            numbered = False
             async for line in _lines(reader, chunked=_header(head, b"transfer-encoding") == b"chunked"):
-                if line.startswith(b"data: "):
-                    yield json.loads(line[6:])
+                if line.startswith(b"retry:"):
+                    yield {}
+                elif line.startswith(b"id:"):
+                    numbered = True
+                elif line.startswith(b"data: "):
+                    yield json.loads(line[6:]) | {"live": not numbered}
+                elif not line:
+                    numbered = False
 
 
 async def _lines(reader: asyncio.StreamReader, *, chunked: bool) -> AsyncGenerator[bytes]:

@@ -188,6 +188,7 @@ class Process:
             with_prompt=with_prompt,
             subagents=Subagents(),
             owner=name,
+            worker=lambda: name,
             alive=alive,
             redact=redact,
         )

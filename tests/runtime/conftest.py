@@ -173,6 +173,7 @@ class World:
             with_prompt=with_prompt,
             subagents=Subagents(),
             owner=owner,
+            worker=lambda: owner,
             alive=lambda owner: owner in self.alive,
             redact=Redactor(secrets),
         )

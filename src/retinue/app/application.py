@@ -1,11 +1,12 @@
 """What every surface speaks to: run, send, wait, cancel, list, show."""
 
 import traceback
-from collections.abc import Callable, Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, Callable, Generator, Sequence
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from retinue.app.beside import MOVES, Beside, Terms, beside
 from retinue.app.commands import Commands, loosest
 from retinue.app.giving import Giving
 from retinue.app.inbox import Inbox
@@ -36,7 +37,7 @@ from retinue.ports import Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.announce import clear_all
 from retinue.runtime.quarantine import take_up
-from retinue.runtime.recover import descendants, resume
+from retinue.runtime.recover import descendants, put_back, resume
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
@@ -61,6 +62,7 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
             for note in self._commands.sweep():
                 log_line(config.home, {"at": "start", "left by a command that was killed": note})
         self._seq = 0
+        self._beside: Beside | None = None
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         self._log = Log(config.home, redact, chance)
@@ -104,6 +106,7 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
             subagents=config.subagents,
             keeps=config.keeps,
             owner=self._owner.id,
+            worker=self._worker,
             alive=self._owner_is_alive,
             redact=redact,
         )
@@ -123,6 +126,8 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
 
     async def close(self) -> None:
         await self._engine.close()
+        with suppress(RetinueError, OSError):  # what cannot be written down now is found by the next start
+            await put_back(self._ports)
         await self._ports.driver.close()
         await self._ledger.close()
         self.store.close()
@@ -200,13 +205,38 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         except NotFound:
             return None
 
+    @asynccontextmanager
+    async def beside_daemon(self) -> AsyncGenerator[Terms]:
+        """While this lasts, a daemon of this home that was started with the same settings works what is begun here, and
+        what it tells is heard here as well. When it dies this process works on by itself."""
+        async with beside(self.config, self._told_elsewhere) as (terms, link):
+            self._beside = link
+            try:
+                yield terms
+            finally:
+                self._beside = None
+
+    def _worker(self) -> str:
+        link = self._beside
+        return self._owner.id if link is None or not self._owner_is_alive(link.owner) else link.owner
+
     def _heard(self, event: Event) -> None:
         """A live event carries the number of the last durable one, so that a listener can place it."""
         if event.seq:
             self._seq = event.seq
             self._log.heard(event)
+            if self._beside is not None:
+                self._beside.done(event.seq)
         elif self._listeners:
             event = replace(event, seq=self._seq)
+        self._tell(event)
+
+    def _told_elsewhere(self, event: Event) -> None:
+        self._tell(event)
+        if event.kind in MOVES:
+            self._engine.stir()
+
+    def _tell(self, event: Event) -> None:
         for listener in tuple(self._listeners):
             try:
                 listener(event)

@@ -3,6 +3,7 @@
 from functools import partial
 from typing import Any
 
+from retinue.app.beside import Beside
 from retinue.app.sessions import LIVE
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.deed import as_json as deed_as_json
@@ -18,6 +19,7 @@ class Looking:
 
     _ledger: SqliteLedger
     _engine: LocalEngine
+    _beside: Beside | None
 
     async def wait(self, run_id: str) -> Run:
         """Until nothing of its tree goes on: it has ended, or needs a person."""
@@ -26,8 +28,14 @@ class Looking:
             run = await self.find_run(run_id)
             stands = run.status in (Status.WAITING, *ENDS)
             if stands and not await self._ledger.look(partial(_moving, run.root)):
+                await self._all_heard()
                 return await self.find_run(run_id)
             await self._engine.change()
+
+    async def _all_heard(self) -> None:
+        """What a daemon said up to now has been heard here."""
+        if self._beside is not None:
+            await self._beside.heard_up_to(await self._ledger.look(lambda tx: tx.last_event()))
 
     async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
         return await self._ledger.look(

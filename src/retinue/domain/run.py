@@ -195,6 +195,10 @@ class Run:
     def requeued(self) -> Self:
         return replace(self._moved(Status.QUEUED), owner="")
 
+    def put_back(self) -> Self:
+        """Its process leaves in good order: whoever takes it up next goes on with this attempt."""
+        return replace(self._moved(Status.QUEUED), owner="", attempts=self.attempts - 1)
+
     def answered(self, *, waited: timedelta) -> Self:
         """What it waited for has come. The time a person took is not the run's, and taking it up again is no attempt."""
         deadline = None if self.deadline_at is None else self.deadline_at + waited

@@ -81,8 +81,8 @@ class LocalEngine:
         if (done := self._done.get(run_id)) is not None:
             await done.wait()
         elif run_id not in self._unwritten:
-            while not await self._told().ended(run_id):  # noqa: ASYNC110  (another process ends it: nothing to wait on)
-                await asyncio.sleep(POLL_SECONDS)
+            while not await self._told().ended(run_id):
+                await self.change()
         if error := self._unwritten.get(run_id):
             raise error
 
@@ -159,10 +159,14 @@ class LocalEngine:
         with suppress(TimeoutError):
             await asyncio.wait_for(self._change.wait(), POLL_SECONDS)
 
-    def _finished(self, run_id: str) -> None:
-        self._tasks.pop(run_id, None)
+    def stir(self) -> None:
+        """Something has changed elsewhere: whoever waits looks now."""
         self._change.set()
         self._change = asyncio.Event()
+
+    def _finished(self, run_id: str) -> None:
+        self._tasks.pop(run_id, None)
+        self.stir()
         if run_id in self._again:
             self._again.discard(run_id)
             self._cancelled.discard(run_id)

@@ -208,10 +208,10 @@ def _announce(above: Run, delivery: Delivery, tx: Tx, ports: Ports, stirred: Sti
 
 
 def _roused(run: Run, tx: Tx, ports: Ports) -> Run:
-    """If its process is gone, this one takes it up."""
+    """If its process is gone, whoever works here takes it up."""
     again = run.answered(waited=timedelta())
     if not ports.alive(again.owner):
-        again = replace(again, owner=ports.owner)
+        again = replace(again, owner=ports.worker())
     tx.set_run(again)
     return again
 

@@ -215,7 +215,7 @@ async def answered(
         if run.status is not Status.WAITING or run.waiting_for is not Waiting.PERSON:
             return run  # somebody else was faster: it goes on, and reads these words too
         ask = replace(run.ask, model=ports.redact(model)) if model else run.ask
-        again = replace(run.answered(waited=waited), owner=owner or ports.owner, ask=ask)
+        again = replace(run.answered(waited=waited), owner=owner or ports.worker(), ask=ask)
         tx.set_run(again)
         return again
 
@@ -264,7 +264,7 @@ def _woken(
         return None
     again = run.answered(waited=ports.chance.now() - approval.asked_at)
     if adopt and not alive(again.owner):
-        again = replace(again, owner=ports.owner)
+        again = replace(again, owner=ports.worker())
     tx.set_run(again)
     return again
 

@@ -54,7 +54,7 @@ def _marked(run: Run, tx: Tx, ports: Ports, stirred: Stirred) -> Run:
     elif not lives and run.status is Status.RUNNING:
         run = run.requeued()
     if not lives:
-        run = replace(run, owner=ports.owner)
+        run = replace(run, owner=ports.worker())
     tx.set_run(run)
     if run.status is Status.QUEUED:
         stirred.runs.append((run, Claim.FULL))

@@ -93,6 +93,20 @@ async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
         await ports.ledger.do(step)
 
 
+async def put_back(ports: Ports) -> None:
+    """This process leaves: what it was working is left to the next one, and that counts for nothing."""
+
+    def left(tx: Tx) -> list[Run]:
+        return [run for run in tx.runs(status=[Status.RUNNING]) if run.owner == ports.owner]
+
+    def step(tx: Tx) -> None:
+        for run in left(tx):
+            tx.set_run(run.put_back())
+
+    if await ports.ledger.look(left):
+        await ports.ledger.do(step)
+
+
 def descendants(run: Run, tx: Tx) -> list[Run]:
     """Those it asked for that live, those that they asked for, and so on."""
     found = tx.runs(parent_run=run.id, status=(Status.QUEUED, Status.RUNNING, Status.WAITING))
@@ -100,7 +114,7 @@ def descendants(run: Run, tx: Tx) -> list[Run]:
 
 
 async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
-    """A run whose owner is dead is taken up by this process, a bounded number of times. `left_by` is the dead one:
+    """A run whose owner is dead is taken up by whoever works here, a bounded number of times. `left_by` is the dead one:
     of two processes that both saw it die only the first takes the run."""
 
     def step(tx: Tx) -> Run:
@@ -113,7 +127,7 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
             raise Refused(f"run {run_id} is being worked by another process")
         if run.status is not Status.QUEUED:
             run = run.requeued()
-        run = replace(run, owner=ports.owner)
+        run = replace(run, owner=ports.worker())
         tx.set_run(run)
         return run
 
@@ -121,7 +135,8 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
     if run.attempts > MAX_RESUMES:
         error = f"it was started {run.attempts} times and never came to an end"
         return await end(run, Status.LOST, ports, reason=Reason.RECOVERY_LIMIT, error=error)
-    ports.engine.submit(run.id, ahead=run.started_at is not None)
+    if run.owner == ports.owner:
+        ports.engine.submit(run.id, ahead=run.started_at is not None)
     return run
 
 

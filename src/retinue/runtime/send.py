@@ -38,23 +38,17 @@ class Claim(StrEnum):
 
 async def send(ask: Ask, session: Session, ports: Ports, *, owner: str | None = None) -> Run:
     """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
-    in one step; the engine is told when that is on disk. With `owner`, another process is to work it."""
-    newborn = _newborn(ask, session, ports)
+    in one step; the engine is told when that is on disk. With `owner`, that process is to work it."""
+    newborn = replace(_newborn(ask, session, ports), owner=owner or ports.worker())
 
     def step(tx: Tx) -> tuple[Run, Claim]:
         if first := tx.run_by_key(ask.key):
             return first, Claim.GONE
-        placed = _placed(newborn, tx, ports)
-        if owner is None:
-            return _born(placed, tx, ports)
-        left = replace(placed, owner=owner)
-        tx.add_run(left)
-        tx.emit(told("run.queued", left, ports, door=ask.door))
-        return left, Claim.GONE
+        return _born(_placed(newborn, tx, ports), tx, ports)
 
     async def birth() -> Run:
         run, claim = await ports.ledger.do(step)
-        if claim is not Claim.GONE:
+        if run.owner == ports.owner and claim is not Claim.GONE:
             lane = ask.requester if ask.parent_run is not None else ""
             ports.engine.submit(run.id, taken=claim is Claim.TAKEN, lane=lane)
         return run
@@ -99,14 +93,15 @@ def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
         model=ask.model or "",
         thinking=asked.thinking,
         workspace=asked.workspace,
-        owner=ports.owner,
+        owner=ports.worker(),
         created_at=ports.chance.now(),
     )
     return _born(run, tx, ports)
 
 
 def _born(run: Run, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
-    claim = _slot(run, tx, ports, newborn=True)
+    """What another process is to work waits for it in the queue."""
+    claim = _slot(run, tx, ports, newborn=True) if run.owner == ports.owner else Claim.FULL
     if claim is Claim.BUSY and run.ask.unless_busy:
         run = replace(run, awaited=False)
     taken = _taken(run, ports) if claim is Claim.TAKEN else run

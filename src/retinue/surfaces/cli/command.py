@@ -9,6 +9,7 @@ import click
 
 from retinue import app as application
 from retinue.app import App
+from retinue.app.beside import Terms
 from retinue.domain.run import Run, Status, Waiting
 from retinue.surfaces.cli.keeping import remind
 from retinue.surfaces.cli.person import Person
@@ -51,6 +52,11 @@ FORGETTING = click.option(
     help="Keep nothing: no session and no run is left when the command ends.",
 )
 
+STRANGERS = (
+    "the daemon was started with other settings (model, keys, configuration), so this command works by itself; "
+    "`retinue serve --stop` and a new start bring both together"
+)
+
 Work = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]
 
 
@@ -70,7 +76,10 @@ def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
                     home=meta.get("retinue.home"), ask=person.answerer(), keeps=not meta.get(FORGET)
                 ) as app:
                     app.operator.tell = functools.partial(terminal.note, colour="33")
-                    code = await work(app, terminal, *args, **kwargs)
+                    async with app.beside_daemon() as terms:
+                        if quiet and terms is Terms.STRANGERS:
+                            terminal.note(STRANGERS, colour="33")
+                        code = await work(app, terminal, *args, **kwargs)
                     if not quiet:
                         await remind(app, terminal)
                 return code or 0

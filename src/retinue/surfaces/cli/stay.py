@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 
 from retinue.app import App
+from retinue.app.sessions import LIVE
 from retinue.domain.approval import Approval, State
 from retinue.domain.run import Run, Status
 from retinue.errors import Refused, RetinueError
@@ -13,6 +14,9 @@ from retinue.surfaces.cli.person import Person
 
 LOOK_SECONDS = 0.25
 """How often it is looked whether somebody elsewhere has answered."""
+
+TAKE_UP_SECONDS = 1.0
+"""How often it is looked whether somebody elsewhere has died."""
 
 
 class Left(Exception):
@@ -51,12 +55,23 @@ async def ended(
         async with asyncio.TaskGroup() as group:
             stopped = _cancelled(app, run_ids, pressed, leaving) if cancels else _let_be(pressed, leaving)
             stopper = group.create_task(stopped)
+            keeper = group.create_task(_kept_going(app, run_ids))
             staying = [group.create_task(_through(app, run_id, person)) for run_id in run_ids]
             runs = [await each for each in staying]
             stopper.cancel()
+            keeper.cancel()
     except ExceptionGroup as several:
         raise several.exceptions[0] from several
     return runs
+
+
+async def _kept_going(app: App, run_ids: Sequence[str]) -> None:
+    """Whoever works them may die meanwhile."""
+    while True:
+        await asyncio.sleep(TAKE_UP_SECONDS)
+        with suppress(RetinueError):
+            if await app.ledger.look(lambda tx: tx.owners(LIVE)) - {app.owner}:
+                await taken_up(app, [await app.find_run(each) for each in run_ids])
 
 
 async def _through(app: App, run_id: str, person: Person | None) -> Run:
