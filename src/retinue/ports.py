@@ -218,9 +218,6 @@ class Tx(Protocol):
         ...
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]: ...
-    def last_event(self) -> int:
-        """The number of the newest event; 0 when nothing has happened yet."""
-        ...
 
 
 class Ledger(Protocol):

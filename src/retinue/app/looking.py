@@ -35,7 +35,7 @@ class Looking:
     async def _all_heard(self) -> None:
         """What a daemon said up to now has been heard here."""
         if self._beside is not None:
-            await self._beside.heard_up_to(await self._ledger.look(lambda tx: tx.last_event()))
+            await self._beside.heard_up_to(await self._ledger.look(lambda tx: tx.last_seq()))
 
     async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
         return await self._ledger.look(

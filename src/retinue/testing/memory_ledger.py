@@ -240,9 +240,6 @@ class MemoryTx:
         ]
         return found[: max(0, limit)]
 
-    def last_event(self) -> int:
-        return max((event.seq for event in (*self._events, *self.emitted)), default=0)
-
     def _get(self, run_id: str) -> Run | None:
         return self.changed.get(run_id) or self._runs.get(run_id)
 

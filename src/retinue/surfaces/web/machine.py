@@ -23,7 +23,6 @@ async def health(house: House, _wish: Wish) -> dict[str, Any]:
         "sandbox": str(await app.level()),
         "model": app.config.default_model(),
         "demonstration": False,
-        "seq": await app.ledger.look(lambda tx: tx.last_event()),
         "counts": {
             "sessions": len(await app.sessions()),
             "queued": live["queued"],
