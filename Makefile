@@ -5,7 +5,7 @@
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-setup: ## make the environment in .venv; quick when nothing changed
+setup: ## make the environment in .venv and bundle the page; quick when nothing changed
 	@scripts/bootstrap
 
 demo: setup ## watch an agent work, with a scripted model: no key, no configuration
@@ -15,7 +15,7 @@ test: setup ## every check and every test
 	@scripts/check
 	@scripts/test
 
-check: setup ## format, lint, types, import contracts, generated files
+check: setup ## format, lint, types (also the page's), import contracts, generated files
 	@scripts/check
 
 fast: setup ## every test but the slow tiers
@@ -24,7 +24,7 @@ fast: setup ## every test but the slow tiers
 bench: setup ## what it costs, measured on this machine
 	@scripts/bench
 
-pins: setup ## resolve requirements/*.txt anew from pyproject.toml
+pins: setup ## resolve requirements/*.txt and web/package-lock.json anew
 	@scripts/pins
 
 coverage: setup ## write tests/stories/COVERAGE.md anew
@@ -32,3 +32,4 @@ coverage: setup ## write tests/stories/COVERAGE.md anew
 
 clean: ## take away what the other targets made
 	rm -rf .venv .demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
+	rm -rf dist web/node_modules src/retinue/surfaces/web/static

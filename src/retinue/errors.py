@@ -6,7 +6,8 @@ RetinueError                  a sentence for a person, a code for programs, an e
 │   └── BadDefinition         the author must mend an agent definition (path, line)
 ├── NotFound                  there is no such thing                                 exit 7
 ├── Refused                   a rule says no; only a person or the operator widens   exit 3
-│   └── OutOfScope            a path, tool or command outside the scope
+│   ├── OutOfScope            a path, tool or command outside the scope
+│   └── Conflict              it is not as it must be for that now; look again
 ├── Failed                    it was tried and did not work                          exit 1
 │   ├── Held                  another process has the session open
 │   ├── Unreadable            a file of ours cannot be understood (path, line)
@@ -76,6 +77,12 @@ class OutOfScope(Refused):
         self.allowed = allowed
         self.denied = denied
         self.error = error
+
+
+class Conflict(Refused):
+    """What is asked does not go with what is going on, or has happened already."""
+
+    code = "conflict"
 
 
 class Failed(RetinueError):

@@ -31,7 +31,7 @@ from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.engine.owner import Owner, sweep
-from retinue.errors import NotFound, Refused, RetinueError
+from retinue.errors import Conflict, NotFound, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool
 from retinue.runtime import control
@@ -63,6 +63,8 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
                 log_line(config.home, {"at": "start", "left by a command that was killed": note})
         self._seq = 0
         self._beside: Beside | None = None
+        self._counted: dict[str, int] = {}
+        """How many live events of each run somebody has listened to."""
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         self._log = Log(config.home, redact, chance)
@@ -179,7 +181,7 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
             return await take_up(await self.interrupted(), self._ports)
         run = await self.find_run(ref)
         if run.status.live and self._lives(run):
-            raise Refused(f"run {run.id} is being worked by another process")
+            raise Conflict(f"run {run.id} is being worked by another process")
         below = await self._ledger.look(lambda tx: descendants(run, tx))
         left = [each for each in below if not self._lives(each) and each.status is not Status.WAITING]
         taken = await take_up(left, self._ports)
@@ -221,14 +223,17 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         return self._owner.id if link is None or not self._owner_is_alive(link.owner) else link.owner
 
     def _heard(self, event: Event) -> None:
-        """A live event carries the number of the last durable one, so that a listener can place it."""
+        """A live event carries the number of the last durable one, so that a listener can place it, and a count."""
         if event.seq:
             self._seq = event.seq
             self._log.heard(event)
             if self._beside is not None:
                 self._beside.done(event.seq)
+            if event.kind == "run.ended":
+                self._counted.pop(event.run, None)
         elif self._listeners:
-            event = replace(event, seq=self._seq)
+            count = self._counted[event.run] = self._counted.get(event.run, 0) + 1
+            event = replace(event, seq=self._seq, n=count)
         self._tell(event)
 
     def _told_elsewhere(self, event: Event) -> None:

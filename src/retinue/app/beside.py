@@ -16,7 +16,7 @@ MOVES = frozenset(
 )
 """What may change whether somebody who waits for a run still has to."""
 WORDS = "text.delta"
-FACTS = ("kind", "seq", "at", "session", "run", "parent_run", "agent", "live")
+FACTS = ("kind", "seq", "n", "at", "session", "run", "parent_run", "agent", "live")
 PATIENCE_SECONDS = 2.0
 """How long what the ledger knows already may be on its way."""
 AGAIN_SECONDS = 0.05

@@ -7,7 +7,7 @@ from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Run, Status, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
-from retinue.errors import NotFound, Refused, Usage
+from retinue.errors import Conflict, NotFound, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import LIVE, heard, nonce
 from retinue.runtime.inbox import Row, rows, waiting
@@ -72,7 +72,7 @@ class Inbox:
         )
         async with ports.store.open(session) as talk:
             if talk.typed().strip():
-                raise Refused(f"something is typed at the end of {session.path}/session.md: send that first")
+                raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
             before = await self._passed(delivery, session)
             if before is None:
                 await talk.append(said)
@@ -122,9 +122,9 @@ def _named(ref: str, tx: Tx) -> tuple[Delivery, Run]:
         raise NotFound(f"there is no result {ref}: `retinue inbox` lists them")
     run, delivery = found[0], ends[0]
     if run.status is not Status.DONE:
-        raise Refused(f"{run.slug} has no result to pass on: {error(run)}")
+        raise Conflict(f"{run.slug} has no result to pass on: {error(run)}")
     if any(not each.aside for each in tx.runs(session=delivery.session, status=LIVE)):
-        raise Refused(
+        raise Conflict(
             f"the conversation that asked for {run.slug} is at work: `retinue runs list`, and try again"
         )
     return delivery, run

@@ -22,7 +22,7 @@ from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Called, Entry
 from retinue.engine.chance import system_chance
 from retinue.engine.owner import Owner
-from retinue.errors import NotFound, Refused, RetinueError
+from retinue.errors import Conflict, NotFound, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ledger, Tx
 from retinue.store.files import FileStore
@@ -168,7 +168,7 @@ class Sessions:
     async def _no_live_run(self, session: Session) -> None:
         for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
             if self.lives(run):
-                raise Refused(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
+                raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
 
     async def _nothing_left_below(self, session: Session) -> None:
         """Nobody below it is at work, and no result of it or for it waits to be heard."""
@@ -183,11 +183,11 @@ class Sessions:
 
         live, left = await self.ledger.look(step)
         if live:
-            raise Refused(
+            raise Conflict(
                 f"{live[0].slug} below {session.slug} is {live[0].status}: `retinue runs cancel {live[0].id}` first"
             )
         if left:
-            raise Refused(
+            raise Conflict(
                 f"{len(left)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
                 "--drain they count as read"
             )

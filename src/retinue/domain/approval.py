@@ -10,7 +10,7 @@ from typing import Any, Literal, Self
 
 from retinue.domain.level import Level
 from retinue.domain.run import iso
-from retinue.errors import Refused
+from retinue.errors import Conflict, Refused
 
 
 class Policy(StrEnum):
@@ -98,9 +98,9 @@ class Approval:
     def answered(self, answer: Answer, *, by: str, at: datetime) -> Self:
         """The first answer counts, and only in time."""
         if self.state is not State.PENDING:
-            raise Refused(f"approval {self.id} is {self.state} already")
+            raise Conflict(f"approval {self.id} is {self.state} already")
         if at >= self.expires_at:
-            raise Refused(f"approval {self.id} expired at {iso(self.expires_at)}: it counts as denied")
+            raise Conflict(f"approval {self.id} expired at {iso(self.expires_at)}: it counts as denied")
         if answer is Answer.ADD and self.touch != "more":
             raise Refused(f"approval {self.id} is for one call: answer allow or deny")
         state = State.DENIED if answer is Answer.DENY else State.ALLOWED

@@ -1,8 +1,8 @@
 """A transcript: the entries of a conversation, in order, as they stand in the file."""
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
-from typing import Literal
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
 
 from retinue.domain.run import Usage
 
@@ -72,6 +72,10 @@ class Notice:
 
 Entry = Said | Called | Returned | Notice
 
+KINDS: Mapping[type[Entry], str] = {Said: "said", Called: "called", Returned: "returned", Notice: "notice"}
+OF_RESULT = ":result"
+"""What the name of a result ends with: a result bears its call's id, and a name is one entry's alone."""
+
 
 def distinct(entries: Sequence[Entry]) -> list[Entry]:
     """Entries a person copied keep their words and lose the ids they share: each call is its own, and each result
@@ -96,6 +100,20 @@ def dangling(entries: Sequence[Entry]) -> tuple[Called, ...]:
     """Calls without a result. No request may be made while there are any."""
     answered = {entry.of for entry in entries if isinstance(entry, Returned)}
     return tuple(entry for entry in entries if isinstance(entry, Called) and entry.id not in answered)
+
+
+def name_of(entry: Entry) -> str:
+    """What programs call one entry of a conversation."""
+    return f"{entry.of}{OF_RESULT}" if isinstance(entry, Returned) else entry.id
+
+
+def as_json(entry: Entry) -> dict[str, Any]:
+    """An entry with its kind, and of a notice what it is about; what a provider wants back is not a reader's business."""
+    facts = asdict(entry) | {"id": name_of(entry)}
+    facts.pop("thoughts", None)
+    if isinstance(entry, Notice):
+        facts["about"] = facts.pop("kind")
+    return {"kind": KINDS[type(entry)], **facts}
 
 
 def snippet(entries: Iterable[Entry], limit: int = 120) -> str:

@@ -10,7 +10,7 @@ from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import dangling
-from retinue.errors import NotFound, Refused, RetinueError, Usage
+from retinue.errors import Conflict, NotFound, RetinueError, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime import deeds
 from retinue.runtime.announce import CANCELLED, LIVE, Stirred, closed, rouse
@@ -184,9 +184,9 @@ async def detach(run_id: str, ports: Ports) -> Run:
         if run is None:
             raise NotFound(f"there is no run {run_id}")
         if run.status.final:
-            raise Refused(f"run {run_id} has ended ({run.status})")
+            raise Conflict(f"run {run_id} has ended ({run.status})")
         if not run.awaited:
-            raise Refused(f"nobody waits for run {run_id}: it is in the background already")
+            raise Conflict(f"nobody waits for run {run_id}: it is in the background already")
         run = replace(run, awaited=False)
         tx.set_run(run)
         above = tx.run(run.ask.parent_run or "")

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from retinue.domain.run import Reason, Run, Status, Usage
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
-from retinue.errors import NotFound, Refused
+from retinue.errors import Conflict, NotFound, Refused
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import end
 
@@ -122,9 +122,9 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
         if run is None:
             raise NotFound(f"there is no run {run_id}")
         if run.status.final:
-            raise Refused(f"run {run_id} has ended ({run.status}): send its session something new instead")
+            raise Conflict(f"run {run_id} has ended ({run.status}): send its session something new instead")
         if run.owner != left_by and run.owner:
-            raise Refused(f"run {run_id} is being worked by another process")
+            raise Conflict(f"run {run_id} is being worked by another process")
         if run.status is not Status.QUEUED:
             run = run.requeued()
         run = replace(run, owner=ports.worker())

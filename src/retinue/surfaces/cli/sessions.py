@@ -11,10 +11,11 @@ import click
 from retinue.app.sessions import Sessions
 from retinue.domain.session import Session, as_json
 from retinue.domain.transcript import Said
+from retinue.domain.transcript import as_json as entry_as_json
 from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.keeping import on_sessions
 from retinue.surfaces.cli.options import Group
-from retinue.surfaces.cli.shapes import SESSION_COLUMNS, entry_json
+from retinue.surfaces.cli.shapes import SESSION_COLUMNS
 from retinue.surfaces.cli.terminal import Terminal, one_line
 
 EMPTY = "no sessions yet: retinue run TEXT begins one"
@@ -143,7 +144,7 @@ async def export_session(app: Sessions, terminal: Terminal, session: str) -> Non
         with terminal.array() as add:
             async for entries in app.exported(session):
                 for entry in entries:
-                    add(entry_json(entry))
+                    add(entry_as_json(entry))
         return
     async for piece in app.text(session):
         terminal.words(piece)

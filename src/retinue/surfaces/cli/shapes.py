@@ -1,21 +1,9 @@
-"""How sessions, runs and entries look: the shapes that programs read, and the columns that people read."""
+"""How sessions and runs look to people: the columns of lists."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
 
-from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.surfaces.cli.terminal import Column, Row
-
-KINDS: Mapping[type[Entry], str] = {Said: "said", Called: "called", Returned: "returned", Notice: "notice"}
-
-
-def entry_json(entry: Entry) -> dict[str, Any]:
-    """An entry with its kind; what a provider wants back is not a reader's business."""
-    facts = asdict(entry)
-    facts.pop("thoughts", None)
-    return {"kind": KINDS[type(entry)], **facts}
 
 
 def ago(at: str | None) -> str:

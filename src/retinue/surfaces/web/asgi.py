@@ -10,13 +10,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
 
-from retinue.errors import Held, NobodyHere, NoRoom, NotFound, Refused, RetinueError, Usage
+from retinue.errors import Conflict, Held, NobodyHere, NoRoom, NotFound, Refused, RetinueError, Usage
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Nothing, Route, Wish
 
 STATUS: Sequence[tuple[type[RetinueError], int]] = (
     (NotFound, 404),
     (Usage, 400),
+    (Conflict, 409),
     (Held, 409),
     (NobodyHere, 409),
     (Refused, 403),
@@ -36,13 +37,13 @@ def _endpoint(house: House, route: Route) -> Callable[[Request], Awaitable[Respo
         try:
             value = await route.does(house, await _wish(route, request))
         except RetinueError as error:
-            return failed(_status(error), error.code, str(error))
+            return failed(_status(error), route.codes.get(error.code, error.code), str(error))
         return value if isinstance(value, Response) else answered(value, route.status)
 
     return endpoint
 
 
-async def _wish(route: Route, request: Request) -> Wish:
+async def _wish(route: Route, request: Request) -> Wish[Any, Any]:
     return Wish(
         ref=request.path_params.get("ref", ""),
         query=_read(route.query, dict(request.query_params), "the query"),

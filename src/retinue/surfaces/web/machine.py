@@ -9,8 +9,10 @@ from retinue.domain.run import iso
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Right, Route, Wish
 
+Anything = Wish[Any, Any]
 
-async def health(house: House, _wish: Wish) -> dict[str, Any]:
+
+async def health(house: House, _wish: Anything) -> dict[str, Any]:
     app = house.app
     live = Counter(str(run.status) for run in await app.runs(live=True))
     return {
@@ -33,16 +35,16 @@ async def health(house: House, _wish: Wish) -> dict[str, Any]:
     }
 
 
-async def look(house: House, _wish: Wish) -> dict[str, Any]:
+async def look(house: House, _wish: Anything) -> dict[str, Any]:
     house.look()
     return {"looking": True}
 
 
-async def link(house: House, _wish: Wish) -> dict[str, Any]:
+async def link(house: House, _wish: Anything) -> dict[str, Any]:
     return {"url": f"{house.url}/enter/{house.keys.link()}"}
 
 
-async def stop(house: House, _wish: Wish) -> dict[str, Any]:
+async def stop(house: House, _wish: Anything) -> dict[str, Any]:
     house.stop()
     return {"pid": os.getpid(), "owner": house.app.owner, "version": __version__}
 

@@ -3,7 +3,7 @@
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import msgspec
 
@@ -23,14 +23,18 @@ class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
     """A body or a query that says nothing."""
 
 
+Q = TypeVar("Q")
+B = TypeVar("B")
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Wish:
+class Wish(Generic[Q, B]):
     """One request, understood: what stood in its path, its query and its body, of the types that its route names."""
 
     ref: str = ""
     """What the path names: a session, a run, an approval, an agent."""
-    query: Any = None
-    body: Any = None
+    query: Q
+    body: B
     key: str = ""
     """The Idempotency-Key: asked twice, it is done once."""
     last_event: int | None = None
@@ -39,7 +43,7 @@ class Wish:
     by: str = "person"
 
 
-Does = Callable[[House, Wish], Awaitable[Any]]
+Does = Callable[[House, Wish[Any, Any]], Awaitable[Any]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,3 +63,5 @@ class Route:
     streams: bool = False
     errors: Mapping[int, str] = field(default_factory=dict[int, str])
     """What it may answer besides, beyond what every route may."""
+    codes: Mapping[str, str] = field(default_factory=dict[str, str])
+    """What it calls errors, where it has words of its own for them."""
