@@ -218,6 +218,9 @@ class Tx(Protocol):
         ...
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]: ...
+    def last_seq(self) -> int:
+        """The number of the newest event; 0: there is none."""
+        ...
 
 
 class Ledger(Protocol):

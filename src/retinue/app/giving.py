@@ -9,15 +9,17 @@ from retinue.app.rights import DEFAULT_AGENT
 from retinue.app.sessions import LIVE
 from retinue.app.wiring import check_model
 from retinue.config import Config
-from retinue.domain.agent import Agent, Role
+from retinue.domain.agent import Agent, Role, WorkspacePolicy
+from retinue.domain.rule import below
 from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
+from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports
 from retinue.runtime.leaving import known
-from retinue.runtime.place import Child
+from retinue.runtime.place import Child, overridden
 from retinue.runtime.prepare import definition
 from retinue.runtime.send import send
 from retinue.runtime.spawn import begin, spawn
@@ -56,14 +58,19 @@ class Giving(ABC):
         session: str | None = None,
         model: str | None = None,
         workspace: str | os.PathLike[str] | None = None,
+        isolation: str | None = None,
+        writable: bool | None = None,
         label: str = "",
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         thinking: str | None = None,
         owner: str | None = None,
     ) -> Run:
-        """Everything that can be wrong is found before anything is written. With `owner`, another process works it."""
+        """Everything that can be wrong is found before anything is written. With `owner`, another process works it.
+        `isolation` and `writable` are said of a new session's workspace, instead of what the definition says."""
         self.agents.ensure_general()
         chosen = await self._chosen(session, agent)
+        if chosen is not None:
+            _unsaid(chosen, isolation, writable)
         about = await self._about(chosen, agent, workspace)
         check_model(self._ports.model(about, model), self.config)
         known(about, self._ports)
@@ -75,8 +82,9 @@ class Giving(ABC):
                 raise Usage(
                     "there is nothing to do: give the task as TEXT, or `-` to read it from standard input"
                 )
+            policy = _placed(about, workspace, isolation, writable)
             await self._ledger_opens()
-            chosen = await begin(about.name, _folder(workspace), self._ports)
+            chosen = await begin(about.name, _folder(workspace), self._ports, policy=policy)
         else:
             text = await self._words(chosen, text)
         ask = Ask(
@@ -103,15 +111,28 @@ class Giving(ABC):
         description: str = "",
         allowed_paths: Sequence[str] | None = None,
         denied_paths: Sequence[str] | None = None,
+        workspace: str | os.PathLike[str] | None = None,
+        isolation: str | None = None,
+        writable: bool | None = None,
         model: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         label: str = "",
     ) -> Run:
-        """A child of a session, with its own copy of the definition."""
+        """A child of a session, with its own copy of the definition. A `workspace` that a person names is theirs to
+        give: the child reads it, whatever its parent could hand on."""
         if not text.strip():
             raise Usage("there is nothing to do: give the child's task as TEXT")
         above = await self.store.find(parent)
-        check_model(self._ports.model(self._template(agent, above), model), self.config)
+        about = self._template(agent, above)
+        check_model(self._ports.model(about, model), self.config)
+        if workspace is not None:
+            isolation = isolation or Isolation.CUSTOM
+            if isolation != Isolation.CUSTOM:
+                raise Usage(
+                    f"--isolation {isolation} begins from the parent's own folder: leave --workspace out, or say custom"
+                )
+            allowed_paths = (below(_folder(workspace)),) if allowed_paths is None else allowed_paths
+        placed = _placed(about, workspace, isolation, writable)
         await self._ledger_opens()
         ask = Ask(
             key=f"once:{self._ports.chance.uuid()}",
@@ -130,6 +151,7 @@ class Giving(ABC):
             description=description or label or " ".join(text.split()[:6]),
             allowed_paths=allowed_paths,
             denied_paths=denied_paths,
+            workspace=placed,
             by_person=True,
         )
         return await spawn(ask, child, self._ports)
@@ -207,6 +229,31 @@ class Giving(ABC):
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
         return any(run.owner == self._ports.owner for run in runs)
+
+
+def _placed(
+    agent: Agent, workspace: str | os.PathLike[str] | None, isolation: str | None, writable: bool | None
+) -> WorkspacePolicy:
+    """The definition's policy with what a person says of it for this one session."""
+    kind = None if isolation is None else Isolation(isolation)
+    if kind is Isolation.CUSTOM and workspace is None:
+        raise Usage("--isolation custom is for a folder that you name: add --workspace DIR")
+    folder = _folder(workspace) if kind is Isolation.CUSTOM else None
+    placed = overridden(agent.workspace, isolation=kind, folder=folder, writable=writable)
+    if writable and not placed.writable:
+        kept = "writable: false" if agent.workspace.writable is False else "isolation: sandbox"
+        raise Refused(
+            f"{agent.name} may not write there: its definition says workspace {kept}, and no option lifts that; "
+            "leave --writable out, or change the definition"
+        )
+    return placed
+
+
+def _unsaid(session: Session, isolation: str | None, writable: bool | None) -> None:
+    if isolation is not None or writable is not None:
+        raise Usage(
+            f"{session.slug} has its workspace already: --isolation, --writable and --read-only are for a new session"
+        )
 
 
 def _folder(workspace: str | os.PathLike[str] | None) -> str:

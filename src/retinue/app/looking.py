@@ -7,6 +7,7 @@ from retinue.app.beside import Beside
 from retinue.app.sessions import LIVE
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.deed import as_json as deed_as_json
+from retinue.domain.event import Event
 from retinue.domain.run import ENDS, Run, Status, Waiting
 from retinue.engine.local import LocalEngine
 from retinue.errors import NotFound, Usage
@@ -67,6 +68,27 @@ class Looking:
         """What a run did that must not happen twice; one that was begun and never ended has an unknown outcome."""
         found = await self._ledger.look(lambda tx: tx.deeds(run.id))
         return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in found]
+
+    async def events(self, *, after: int, limit: int) -> list[Event]:
+        """Durable events past a number, oldest first, whichever process wrote them."""
+        return await self._ledger.look(lambda tx: tx.events(after=after, limit=limit))
+
+    async def last_seq(self) -> int:
+        """The number of the newest durable event; 0: there is none."""
+        return await self._ledger.look(lambda tx: tx.last_seq())
+
+    async def conversations(self, run_id: str) -> list[str]:
+        """The sessions of a run and of those that asked for it, its own first; none where the run is not known."""
+
+        def step(tx: Tx) -> list[str]:
+            found: list[str] = []
+            run = tx.run(run_id)
+            while run is not None:
+                found.append(run.session_id)
+                run = tx.run(run.ask.parent_run) if run.ask.parent_run else None
+            return found
+
+        return await self._ledger.look(step)
 
     async def moving(self) -> bool:
         """Whether anything goes on, here or elsewhere, or will once there is room on the disk."""

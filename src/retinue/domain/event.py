@@ -4,6 +4,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
 
+from retinue.domain.run import iso
+
 Kind = Literal[
     "run.queued",
     "run.started",
@@ -33,4 +35,22 @@ class Event:
     agent: str = ""
     seq: int = 0
     """The ledger's number of a durable event; of a live one, the last durable number known."""
+    n: int = 0
+    """Which of its run's live events it is, as far as anybody has listened; 0: it is durable."""
     data: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def as_json(event: Event) -> dict[str, Any]:
+    """As streams tell it: the facts that every event has, and beside them its own."""
+    facts: dict[str, Any] = {
+        "kind": event.kind,
+        "seq": event.seq,
+        "at": iso(event.at),
+        "session": event.session,
+        "run": event.run,
+        "parent_run": event.parent_run,
+        "agent": event.agent,
+    }
+    if event.n:
+        facts["n"] = event.n
+    return event.data | facts if event.data.keys() & facts.keys() else facts | event.data

@@ -189,6 +189,9 @@ class SqliteTx:
         except rows.DAMAGE as error:
             raise damaged(self._path, "an event", error) from error
 
+    def last_seq(self) -> int:
+        return self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
+
     def _one(self, sql: str, value: str, *, family: bool = False) -> Run | None:
         found = self._connection.execute(sql, (rows.whole(value),)).fetchone()
         if found is None:

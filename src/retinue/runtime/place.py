@@ -52,6 +52,23 @@ class Birth:
     lifted: Paths
 
 
+def overridden(
+    own: WorkspacePolicy,
+    *,
+    isolation: Isolation | None = None,
+    folder: str | None = None,
+    writable: bool | None = None,
+) -> WorkspacePolicy:
+    """The definition's policy with what is said of it for one session. Whom the definition keeps from writing, or keeps
+    to a worktree, is not let write elsewhere by that."""
+    kind = own.isolation if isolation is None else isolation
+    kept_apart = own.isolation is Isolation.SANDBOX and kind is not Isolation.SANDBOX
+    may = own.writable if writable is None else writable
+    if own.writable is False or kept_apart:
+        may = False
+    return WorkspacePolicy(isolation=kind, path=own.path if isolation is None else folder, writable=may)
+
+
 def bound(policy: WorkspacePolicy, root: str) -> Workspace:
     """Shared and custom are writable unless the policy says no; a sandbox only where it says yes."""
     writable = policy.isolation is not Isolation.SANDBOX if policy.writable is None else policy.writable

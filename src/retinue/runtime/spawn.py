@@ -5,7 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 
-from retinue.domain.agent import Agent, Defined, preset_hash
+from retinue.domain.agent import Agent, Defined, WorkspacePolicy, preset_hash
 from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
@@ -19,10 +19,13 @@ from retinue.runtime.prepare import LEAF, definition, scope_of
 from retinue.runtime.send import send
 
 
-async def begin(agent: str, root: str, ports: Ports, *, name: str | None = None) -> Session:
-    """A new top-level session, idle until something is sent to it."""
+async def begin(
+    agent: str, root: str, ports: Ports, *, name: str | None = None, policy: WorkspacePolicy | None = None
+) -> Session:
+    """A new top-level session, idle until something is sent to it. `policy` of the workspace: instead of the
+    definition's."""
     defined = ports.agents.get(agent, root)
-    place = await settled(defined.agent.workspace, root, ports)
+    place = await settled(policy or defined.agent.workspace, root, ports)
     async with _no_litter(place, ports):
         return await ports.store.create(
             NewSession(

@@ -240,6 +240,9 @@ class MemoryTx:
         ]
         return found[: max(0, limit)]
 
+    def last_seq(self) -> int:
+        return len(self._events) + len(self.emitted)
+
     def _get(self, run_id: str) -> Run | None:
         return self.changed.get(run_id) or self._runs.get(run_id)
 

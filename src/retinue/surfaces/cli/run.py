@@ -32,6 +32,16 @@ LABEL = click.option("--label", default="", metavar="L", help="A name for the ru
 THINKING = click.option(
     "--thinking", type=click.Choice(["off", "low", "medium", "high"]), help="How long the model thinks."
 )
+ISOLATION = click.option(
+    "--isolation",
+    type=click.Choice(["shared", "sandbox", "custom"]),
+    help="How its workspace is set apart, instead of what its definition says.",
+)
+WRITABLE = click.option(
+    "--writable/--read-only",
+    default=None,
+    help="Whether it may write there; it never may where its definition says no.",
+)
 
 
 @click.command(cls=Command)
@@ -49,6 +59,8 @@ THINKING = click.option(
     metavar="DIR",
     help="Where a new session works; the current folder when not given.",
 )
+@ISOLATION
+@WRITABLE
 @LABEL
 @TIMEOUT
 @THINKING
@@ -109,6 +121,14 @@ async def send(app: App, terminal: Terminal, session: str, text: str, **wishes: 
 @click.option("--allowed-paths", multiple=True, metavar="G", help="What it may read; again for more.")
 @click.option("--denied-paths", multiple=True, metavar="G", help="What it may not touch; again for more.")
 @click.option("--description", default="", metavar="D", help="A few words that name its folder.")
+@click.option(
+    "--workspace",
+    type=click.Path(exists=True, file_okay=False, resolve_path=True),
+    metavar="DIR",
+    help="Where it works, which it may then read; its parent's folder when not given.",
+)
+@ISOLATION
+@WRITABLE
 @MODEL
 @LABEL
 @TIMEOUT

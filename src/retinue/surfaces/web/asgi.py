@@ -49,6 +49,7 @@ async def _wish(route: Route, request: Request) -> Wish[Any, Any]:
         query=_read(route.query, dict(request.query_params), "the query"),
         body=await _body(route, request),
         key=request.headers.get("idempotency-key", ""),
+        last_event=_last_event(request.headers.get("last-event-id", "")) if route.streams else None,
     )
 
 
@@ -62,6 +63,11 @@ async def _body(route: Route, request: Request) -> Any:
         return msgspec.json.decode(raw, type=route.takes)
     except msgspec.MsgspecError as error:
         raise Usage(f"the body cannot be understood: {error}") from error
+
+
+def _last_event(said: str) -> int | None:
+    """Only what a stream has said itself; anything else is another server's, and counts for nothing."""
+    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else None  # noqa: PLR2004  (64 bits)
 
 
 def _read(kind: type[msgspec.Struct], said: Mapping[str, str], what: str) -> Any:

@@ -52,13 +52,16 @@ class Daemon:
         house = self._house(f"http://{host}:{page.getsockname()[1]}")
         self._hear_signals()
         try:
-            with house.hub.listening():
-                async with Server(application(house, ROUTES)).listening(local_socket(self._home), page):
-                    self._tell(f"at work in {self._home} (process {os.getpid()})")
-                    self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")
-                    await self._worked(house, until_idle=until_idle)
-                    await self._app.drain(DRAIN_SECONDS)
-                    house.hub.close()
+            async with (
+                Server(application(house, ROUTES)).listening(local_socket(self._home), page),
+                asyncio.TaskGroup() as group,
+            ):
+                group.create_task(house.hub.feed())
+                self._tell(f"at work in {self._home} (process {os.getpid()})")
+                self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")
+                await self._worked(house.hub, until_idle=until_idle)
+                await self._app.drain(DRAIN_SECONDS)
+                house.hub.close()
         finally:
             with suppress(OSError):
                 (self._home / remote.SOCKET).unlink()
@@ -75,15 +78,14 @@ class Daemon:
             stop=self._stopped,
         )
 
-    async def _worked(self, house: House, *, until_idle: bool) -> None:
+    async def _worked(self, hub: Hub, *, until_idle: bool) -> None:
         idle_since = asyncio.get_running_loop().time()
         while not self._stop.is_set():
             self._poked.clear()
             await self._app.resume()
             await self._app.take_up()
-            await house.hub.caught_up()
             now = asyncio.get_running_loop().time()
-            if not until_idle or await self._app.moving():
+            if not until_idle or hub.listened or await self._app.moving():
                 idle_since = now
             elif now - idle_since >= IDLE_SECONDS:
                 return

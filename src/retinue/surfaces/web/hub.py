@@ -1,10 +1,57 @@
-"""The hub: every event once, in the ledger's order, to everybody who listens, and nobody is waited for."""
+"""The hub: every event once, in the ledger's order, to everybody who listens, and nobody is waited for.
 
-from collections.abc import Generator
-from contextlib import contextmanager
+A cursor stands at the last durable event that was passed on. One of this process that comes next in number passes at
+once; where numbers are missing another process wrote them, and the ledger fills in. What one process alone writes is
+looked for a few times a second, and only while somebody listens. Events are encoded once, gathered for a moment, and
+given in one piece to all who want the same.
+"""
+
+import asyncio
+import json
+from contextlib import ExitStack, suppress
+
+import msgspec
 
 from retinue.app import App
-from retinue.domain.event import Event
+from retinue.domain.event import Event, as_json
+from retinue.domain.session import Session
+from retinue.errors import RetinueError
+from retinue.surfaces.web.lineage import Lineage
+from retinue.surfaces.web.stream import Stream, Wanted
+from retinue.surfaces.web.watch import Watch
+
+LOOK_SECONDS = 0.2
+"""How often the ledger is asked what other processes wrote."""
+HEARTBEAT_SECONDS = 15.0
+GATHER_SECONDS = 0.02
+"""How long events are gathered after some were passed on; the first after a silence passes at once."""
+GATHER_SECONDS_EACH = 0.0005
+"""And longer with every stream: a hundred of them are given something twenty times a second."""
+PAGE = 256
+"""Events that are passed on before clients get a moment to take them."""
+MOST_WAITING = 16_384
+"""Events that may wait to be passed on while the ledger cannot be read; beyond it everybody is cut off, and resumes."""
+
+_ENCODER = msgspec.json.Encoder()
+
+
+class Channel:
+    """All streams that want the same, and what was gathered for them."""
+
+    def __init__(self) -> None:
+        self.streams: set[Stream] = set()
+        self._gathered: list[bytes] = []
+
+    def put(self, raw: bytes) -> None:
+        self._gathered.append(raw)
+
+    def flush(self) -> None:
+        if not self._gathered:
+            return
+        raw, count = b"".join(self._gathered), len(self._gathered)
+        self._gathered.clear()
+        for stream in self.streams:
+            stream.put(raw, count)
 
 
 class Hub:
@@ -12,18 +59,189 @@ class Hub:
 
     def __init__(self, app: App) -> None:
         self._app = app
+        self._channels: dict[Wanted, Channel] = {}
+        self._lineage = Lineage(app.conversations)
+        self._watch = Watch(app.chance.now)
+        self._cursor = 0
+        self._waiting: list[Event] = []
+        self._awake = asyncio.Event()
+        self._listening = ExitStack()
+        self._joining = asyncio.Lock()
+        self._closed = False
+        self._look_at = self._beat_at = 0.0
 
-    @contextmanager
-    def listening(self) -> Generator[None]:
-        """While this lasts, streams are fed."""
-        with self._app.listen(self._heard):
-            yield
+    @property
+    def listened(self) -> bool:
+        """Whether anybody does."""
+        return bool(self._channels)
 
-    async def caught_up(self) -> None:
-        """Durable events that other processes wrote reach the streams too."""
+    async def join(self, wanted: Wanted, after: int | None, looked_at: Session | None = None) -> Stream:
+        """A new stream: of what comes from now on, or of all that came past the number `after`. A number that the
+        ledger does not know yet is another ledger's, and counts for nothing."""
+        async with self._joining:
+            if not self._channels:
+                await self._begin()
+            channel = self._channels.setdefault(wanted, Channel())
+            channel.flush()
+            start = self._cursor if after is None or after > self._cursor else after
+            stream = Stream(wanted, after=start, until=self._cursor)
+            channel.streams.add(stream)
+        if looked_at is not None:
+            self._watch.look_at(looked_at)
+        if self._closed:
+            stream.end()
+        self._awake.set()
+        return stream
+
+    def leave(self, stream: Stream) -> None:
+        channel = self._channels[stream.wanted]
+        channel.streams.discard(stream)
+        if not channel.streams:
+            self._channels.pop(stream.wanted)
+            self._watch.only(wanted.looks_at for wanted in self._channels)
+        if not self._channels:
+            self._listening.close()
+            self._waiting.clear()
+
+    async def earlier(self, stream: Stream) -> bytes:
+        """The next of what a stream wants that stood in the ledger before it was there; nothing: that was all. Where
+        it is comes with it, so that who is cut off in between goes on from there."""
+        while stream.after < stream.until:
+            limit = min(PAGE, stream.until - stream.after)
+            events = await self._app.events(after=stream.after, limit=limit)
+            if not events:
+                stream.after = stream.until
+                break
+            stream.after = events[-1].seq
+            wanted = [each for each in events if stream.wanted.takes(each, await self._lineage.of(each))]
+            if raw := b"".join(encoded(each) for each in wanted if each.seq <= stream.until):
+                return raw
+            await asyncio.sleep(0)
+        return b""
+
+    async def feed(self) -> None:
+        """Until it is closed."""
+        while not self._closed:
+            await self._something()
+            await self._passed_on()
+            streams = sum(len(each.streams) for each in self._channels.values())
+            await asyncio.sleep(max(GATHER_SECONDS, GATHER_SECONDS_EACH * streams))
+        self._look_at = 0.0
+        await self._passed_on()
+        for stream in self._streams():
+            stream.end()
 
     def close(self) -> None:
-        """Ends every stream: those who listen come back to the next daemon."""
+        """Ends every stream when all is told: those who listen come back to the next daemon."""
+        self._closed = True
+        self._awake.set()
+
+    async def _begin(self) -> None:
+        """From the first stream on."""
+        self._listening.enter_context(self._app.listen(self._heard))
+        try:
+            self._cursor = await self._app.last_seq()
+        except BaseException:
+            self._listening.close()
+            raise
+        self._beat_at = asyncio.get_running_loop().time() + HEARTBEAT_SECONDS
 
     def _heard(self, event: Event) -> None:
-        pass
+        self._waiting.append(event)
+        self._awake.set()
+        if len(self._waiting) > MOST_WAITING:
+            self._waiting.clear()
+            for stream in self._streams():
+                stream.cut_off()
+
+    async def _something(self) -> None:
+        """Waits for an event, or until it is time to look for those of others; without streams, for the first."""
+        if not self._waiting:
+            self._awake.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._awake.wait(), LOOK_SECONDS if self._channels else None)
+
+    async def _passed_on(self) -> None:
+        """In order: what was heard, then what others wrote, then what a person typed."""
+        if not self._channels:
+            return
+        waiting, self._waiting = self._waiting, []
+        with suppress(RetinueError):  # a ledger that cannot be read now: it is asked again soon
+            for at, event in enumerate(waiting, 1):
+                await self._pass(event)
+                if at % PAGE == 0:
+                    await self._flushed()
+            now = asyncio.get_running_loop().time()
+            if now >= self._look_at:
+                self._look_at = now + LOOK_SECONDS
+                await self._looked(until=None)
+                for change in self._watch.changes(now):
+                    await self._give(change)
+        await self._flushed()
+        self._beat()
+
+    async def _pass(self, event: Event) -> None:
+        if event.n:
+            await self._give(event)
+        elif event.seq > self._cursor:
+            if event.seq > self._cursor + 1:
+                await self._looked(until=event.seq - 1)
+            await self._give(event)
+        self._watch.heard(event)
+
+    async def _looked(self, *, until: int | None) -> None:
+        """Everything that stands in the ledger past the cursor, up to a number."""
+        while until is None or self._cursor < until:
+            limit = PAGE if until is None else min(PAGE, until - self._cursor)
+            events = await self._app.events(after=self._cursor, limit=limit)
+            for event in events:
+                if until is None or event.seq <= until:
+                    await self._give(event)
+            if len(events) < limit or (until is not None and events[-1].seq >= until):
+                return
+            await self._flushed()
+
+    async def _give(self, event: Event) -> None:
+        """The cursor and what is gathered change in one stroke: who joins sees both before, or both after."""
+        heard_in = await self._lineage.of(event) if self._by_session() else ()
+        if not event.n:
+            if event.seq <= self._cursor:
+                return
+            self._cursor = event.seq
+        raw: bytes | None = None
+        for wanted, channel in self._channels.items():
+            if wanted.takes(event, heard_in):
+                raw = raw or encoded(event, seq=self._cursor)
+                channel.put(raw)
+
+    def _by_session(self) -> bool:
+        return any(wanted.session for wanted in self._channels)
+
+    async def _flushed(self) -> None:
+        for channel in self._channels.values():
+            channel.flush()
+        await asyncio.sleep(0)
+
+    def _beat(self) -> None:
+        """A sign of life that says where the ledger is: who hears little goes on from there, and not from long ago."""
+        if (now := asyncio.get_running_loop().time()) < self._beat_at:
+            return
+        self._beat_at = now + HEARTBEAT_SECONDS
+        for stream in self._streams():
+            stream.put(b": \nid: %d\n\n" % self._cursor, 1)
+
+    def _streams(self) -> list[Stream]:
+        return [stream for channel in self._channels.values() for stream in channel.streams]
+
+
+def encoded(event: Event, *, seq: int | None = None) -> bytes:
+    """An event as it goes over the line. Only a durable one has an id: a stream is taken up again after it."""
+    facts = as_json(event)
+    if event.n:
+        facts["seq"] = event.seq if seq is None else seq
+    try:
+        data = _ENCODER.encode(facts)
+    except UnicodeEncodeError:  # half a surrogate pair, as a model may say it
+        data = json.dumps(facts).encode()
+    number = b"" if event.n else b"id: %d\n" % event.seq
+    return b"event: %s\n%sdata: %s\n\n" % (event.kind.encode(), number, data)

@@ -2,21 +2,12 @@
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from enum import StrEnum
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
+from retinue.domain.right import Right
 from retinue.surfaces.web.house import House
-
-
-class Right(StrEnum):
-    """What a token lets its bearer do. Each is its own: none includes another."""
-
-    READ = "read"
-    RUN = "run"
-    APPROVE = "approve"
-    ADMIN = "admin"
 
 
 class Nothing(msgspec.Struct, forbid_unknown_fields=True, frozen=True):

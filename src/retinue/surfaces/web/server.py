@@ -1,5 +1,6 @@
 """The server: two ways in, a socket for the command line and a port for the page, before one application."""
 
+import logging
 import os
 import socket
 from collections.abc import AsyncGenerator
@@ -11,6 +12,7 @@ from starlette.types import ASGIApp
 
 from retinue import remote
 from retinue.errors import Failed
+from retinue.surfaces.web.line import Limits, Line
 
 PORT = 8765
 BACKLOG = 512
@@ -19,11 +21,11 @@ BACKLOG = 512
 class Server(uvicorn.Server):
     """uvicorn's, which ends when it is told to and wakes for nothing else; signals are the daemon's."""
 
-    def __init__(self, app: ASGIApp) -> None:
+    def __init__(self, app: ASGIApp, limits: Limits | None = None) -> None:
         super().__init__(
             uvicorn.Config(
                 app,
-                http="httptools",
+                http=Line,
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -34,12 +36,16 @@ class Server(uvicorn.Server):
                 timeout_graceful_shutdown=2,
             )
         )
+        self._limits = limits or Limits()
+        # What strangers send is no reason to write: they would fill the disk with it.
+        logging.getLogger("uvicorn.error").setLevel(logging.ERROR)
 
     @asynccontextmanager
     async def listening(self, *sockets: socket.socket) -> AsyncGenerator[None]:
         """Serves these sockets while this lasts."""
         self.config.load()
         self.lifespan = self.config.lifespan_class(self.config)
+        self.lifespan.state |= {"limits": self._limits, "lines": set[Line]()}
         listeners = list(sockets)
         await self.startup(sockets=listeners)
         try:
@@ -81,3 +87,8 @@ def page_socket(host: str, port: int | None) -> socket.socket:
             found.listen(BACKLOG)
             return found
     raise AssertionError
+
+
+def url_of(host: str, page: socket.socket) -> str:
+    """Where the page is, as a browser is told."""
+    return f"http://{f'[{host}]' if ':' in host else host}:{page.getsockname()[1]}"

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from retinue.surfaces.web import machine
+from retinue.surfaces.web import events, machine
 from retinue.surfaces.web.route import Route
 
-ROUTES: Sequence[Route] = (*machine.ROUTES,)
+ROUTES: Sequence[Route] = (*machine.ROUTES, *events.ROUTES)

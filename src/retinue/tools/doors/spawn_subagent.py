@@ -5,7 +5,6 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from retinue.domain.agent import WorkspacePolicy
 from retinue.domain.announcement import error as why
 from retinue.domain.announcement import inbox_status, one_line, report
 from retinue.domain.announcement import label as called
@@ -17,7 +16,7 @@ from retinue.ports import Call, Ports
 from retinue.runtime.announce import nonce
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import ask_key
-from retinue.runtime.place import Child
+from retinue.runtime.place import Child, overridden
 from retinue.runtime.spawn import spawn
 from retinue.tools.define import tool
 from retinue.tools.doors.shape import said
@@ -141,7 +140,13 @@ def _placed(child: Child, wish: Override | None, ask: Ask, call: Call) -> Child:
         own = call.ports.agents.get(ask.agent, call.session.workspace.meant).agent.workspace
     except NotFound as error:
         raise _unknown(ask.agent, error) from error
-    return replace(child, workspace=overridden(own, wish, _folder(wish, call)))
+    placed = overridden(
+        own,
+        isolation=None if wish.mode is None else ISOLATION[wish.mode],
+        folder=_folder(wish, call),
+        writable=wish.allowWrites,
+    )
+    return replace(child, workspace=placed)
 
 
 def _folder(wish: Override, call: Call) -> str | None:
@@ -149,16 +154,3 @@ def _folder(wish: Override, call: Call) -> str | None:
     if (wish.mode == "custom") != bool(wish.customPath):
         raise Failed("workspace.customPath and workspace.mode custom go together: say both or neither")
     return call.files.judge(wish.customPath, "read") if wish.customPath else None
-
-
-def overridden(own: WorkspacePolicy, wish: Override, folder: str | None) -> WorkspacePolicy:
-    """The definition's policy with what a call says of it. Whom the definition keeps from writing, or keeps to a
-    worktree, is not let write elsewhere by a call."""
-    isolation = own.isolation if wish.mode is None else ISOLATION[wish.mode]
-    kept_apart = own.isolation is Isolation.SANDBOX and isolation is not Isolation.SANDBOX
-    writable = own.writable if wish.allowWrites is None else wish.allowWrites
-    if own.writable is False or kept_apart:
-        writable = False
-    return WorkspacePolicy(
-        isolation=isolation, path=own.path if wish.mode is None else folder, writable=writable
-    )
