@@ -25,6 +25,7 @@ async def health(house: House, _wish: Anything) -> dict[str, Any]:
         "sandbox": str(await app.level()),
         "model": app.config.default_model(),
         "demonstration": False,
+        "seq": await app.ledger.look(lambda tx: tx.last_seq()),
         "counts": {
             "sessions": len(await app.sessions()),
             "queued": live["queued"],
