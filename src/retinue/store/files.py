@@ -17,11 +17,12 @@ from retinue.domain.chance import Chance
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
 from retinue.errors import BadDefinition, Failed, Usage
-from retinue.store import branches, definitions, folder, names, tree
+from retinue.store import branches, definitions, draft, folder, names, restoring, tree
 from retinue.store.conversation import FileConversation
-from retinue.store.disk import no_room, read_file, replace_file, sync_path, unused, write_new
+from retinue.store.disk import no_room, read_file, replace_file, stamp_of, sync_path, unused, write_new
 from retinue.store.facts import write_facts, write_plan
 from retinue.store.lock import alone, held, hold
+from retinue.store.page import Pages, Span
 from retinue.store.resident import Residents
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
@@ -32,6 +33,7 @@ from retinue.store.window import WINDOW
 
 T = TypeVar("T")
 _LONGEST_NAME = 200
+_LONG = 1 << 20
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "lifted"})
 
 
@@ -43,6 +45,7 @@ class FileStore:
         self._chance = chance
         self._threads = Threads()
         self._residents = Residents(chance, self._threads, window=window)
+        self._pages = Pages()
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
 
     def close(self) -> None:
@@ -54,6 +57,12 @@ class FileStore:
 
     async def find(self, ref: str) -> Session:
         return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
+
+    async def named(self, ref: str) -> Session:
+        """By id, slug, alias, name or unambiguous prefix, and never by a path."""
+        return self._shelf.unchanged(ref) or await self._threads.do(
+            lambda: self._shelf.find(ref, paths=False)
+        )
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
         everything = await self._threads.do(self._shelf.listed)
@@ -98,11 +107,27 @@ class FileStore:
 
     async def survey(self, session: Session) -> Survey:
         """How much the file holds and what is wrong with it: read as `entries` does, and nothing of it is kept."""
-        return await self._threads.do(lambda: survey(_file(session)))
+        return await self._threads.do(lambda: survey(_file(session)), long=_is_long(session))
 
     def portions(self, session: Session) -> AsyncGenerator[list[Entry]]:
         """The entries of a file of any length, some at a time."""
         return self._step_by_step(entries_of(_file(session), []))
+
+    async def page(self, session: Session, span: Span) -> list[Entry]:
+        """Some entries of a file of any length, oldest first."""
+        return await self._threads.do(lambda: self._pages.page(_file(session), span), long=_is_long(session))
+
+    def between(self, session: Session, *, after: str = "", before: str = "") -> AsyncGenerator[list[Entry]]:
+        """All entries after one and before another, some at a time."""
+        return self._step_by_step(self._pages.between(_file(session), after=after, before=before))
+
+    async def typed(self, session: Session) -> str:
+        """What stands below the file's open user line."""
+        return await self._threads.do(lambda: draft.typed_in(_file(session)))
+
+    async def draft(self, session: Session, text: str) -> None:
+        """Replaces what stands there."""
+        await self._threads.through(lambda: draft.put(session, text, self._chance))
 
     def text(self, session: Session) -> AsyncGenerator[str]:
         """The file of any length as it stands, piece by piece."""
@@ -125,6 +150,10 @@ class FileStore:
     async def delete(self, session: Session) -> str:
         """The folder gets a name that no list shows and no reference finds; `sweep` removes it later."""
         return await self._threads.do(lambda: self._delete(session))
+
+    async def restore(self, ref: str) -> Session:
+        """A deleted session is where it was again; `ref` is its id, slug, or the folder's name after it was deleted."""
+        return await self._threads.do(lambda: self._restore(ref))
 
     async def branch(
         self, session: Session, *, at: str | None = None, include: bool = True, name: str
@@ -231,6 +260,25 @@ class FileStore:
             except OSError as error:
                 raise no_room(top, error) from error
         return final
+
+    def _restore(self, ref: str) -> Session:
+        folder_now = restoring.found(self._shelf.root, ref)
+        with alone(os.path.join(self._shelf.root, names.CHANGES)):
+            for each in restoring.sessions_in(folder_now):
+                if each.name is not None:
+                    self._free_name(each.name, each.slug)
+            before = restoring.restored(folder_now)
+        inside = [self._shelf.at(path).session for path in tree.within(before)]
+        return (
+            next((each for each in inside if each.id == ref), None)
+            or self._shelf.at(tree.current(before) or before).session
+        )
+
+
+def _is_long(session: Session) -> bool:
+    """Whether reading its file would keep others waiting."""
+    stamp = stamp_of(_file(session))
+    return stamp is not None and stamp[1] > _LONG
 
 
 def _preset(session: Session) -> tuple[Agent, str]:

@@ -22,9 +22,9 @@ def head(session: Session) -> str:
     )
 
 
-def open_line(entry_id: str) -> str:
+def open_line(entry_id: str, *, escaped: bool = False) -> str:
     """What an idle conversation ends with: a person types below it."""
-    return f"{OPEN}user id={quoted(entry_id)}{CLOSE}\n"
+    return f"{OPEN}user id={quoted(entry_id)}{' esc=1' if escaped else ''}{CLOSE}\n"
 
 
 def render(entry: Entry) -> bytes:

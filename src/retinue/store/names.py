@@ -53,6 +53,11 @@ def deleted_at(name: str) -> str | None:
     return found[1] if found else None
 
 
+def undeleted(name: str) -> str:
+    """What something of this name, or path, was called before it was deleted."""
+    return _DELETED.sub("", name)
+
+
 def left_over(name: str) -> bool:
     """Whether something of this name was never finished, or was deleted."""
     return name.startswith(NEW) or _UNFINISHED.fullmatch(name) is not None or deleted_at(name) is not None

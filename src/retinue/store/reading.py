@@ -30,6 +30,8 @@ class Reading:
     """Where the entries end, in bytes: a blank open user line or the end of the file."""
     opened: str = ""
     """The id of the open user line at the end; empty when there is none."""
+    opened_at: int = -1
+    """Where that line starts, in bytes; -1 when there is none: words may stand in a file that has no line yet."""
     typed: str = ""
     """What a person wrote below it."""
     gap: bytes = b""
@@ -208,8 +210,10 @@ def _typed(text: _Text, reading: Reading, start: int, raw: str, known: Attribute
         return
     if words or known.get(""):
         reading.opened, reading.typed = known["id"], words
+    if known.get(""):
+        reading.opened_at = text.offset(start)
     if not words and known.get(""):
-        reading.end = text.offset(start)
+        reading.end = reading.opened_at
     else:
         wanted = 2 if words else min(1, start or len(raw))
         reading.gap = b"\n" * max(0, wanted - _newlines(raw))

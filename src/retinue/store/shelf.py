@@ -57,14 +57,16 @@ class Shelf:
         self._places = {each.session.id: path for path, each in found.items()}
         return [each.session for each in found.values()]
 
-    def find(self, ref: str) -> Session:
-        """The one session that is meant. Usage lists the candidates of an ambiguous name, NotFound the nearest."""
+    def find(self, ref: str, *, paths: bool = True) -> Session:
+        """The one session that is meant. Usage lists the candidates of an ambiguous name, NotFound the nearest. Without
+        `paths` nothing outside the root is ever looked at, and the list is believed."""
         if not ref.strip():
             raise Usage("Name a session: its id, slug, alias, name or path")
-        found = self._remembered(ref) or self._named(ref) or self._by_path(ref) or self._listed(ref)
+        found = self._remembered(ref) or self._named(ref)
+        found = found or (self._by_path(ref) if paths else None) or self._listed(ref)
         if found is not None:
             return found
-        everything = self.all()
+        everything = self.all() if paths else self.listed()
         for matches in _WAYS:
             meant = self._one([each for each in everything if matches(each, ref)], ref)
             if meant is not None:

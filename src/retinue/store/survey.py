@@ -11,7 +11,7 @@ from retinue.errors import Failed
 from retinue.store.disk import Stamp, open_file, stamp_of
 from retinue.store.portions import PORTION
 from retinue.store.reading import readings
-from retinue.store.tail import torn_from
+from retinue.store.tail import ends
 
 T = TypeVar("T")
 _TRIES = 3
@@ -57,7 +57,7 @@ def entries_of(path: str, problems: list[str]) -> Iterator[list[Entry]]:
         problems.append(f"{path} cannot be read: {error.strerror}")
         return
     try:
-        size, torn = _end(file)
+        size, torn = ends(file)
         if torn is not None:
             problems.append(
                 f"{path} has a torn tail of {size - torn} bytes; it is cut off when the session is opened"
@@ -79,16 +79,6 @@ def text_of(path: str) -> Iterator[str]:
     with os.fdopen(file, encoding="utf-8", errors="replace") as text:
         while piece := text.read(PORTION):
             yield piece
-
-
-def _end(file: int) -> tuple[int, int | None]:
-    """How long the file is, and where its tail is torn; its owner may just be writing, so a torn one is looked at twice."""
-    size = os.fstat(file).st_size
-    torn = torn_from(file, size)
-    if torn is not None:
-        size = os.fstat(file).st_size
-        torn = torn_from(file, size)
-    return size, torn
 
 
 def _settled(path: str, look: Callable[[list[str]], T]) -> tuple[T, list[str]]:

@@ -1,5 +1,6 @@
 """Where a file that a crash cut short stops being what was acknowledged."""
 
+import os
 from dataclasses import dataclass
 
 from retinue.store.disk import read_at
@@ -14,8 +15,24 @@ _ENOUGH = 3
 """Markers other than of calls: the last may be torn, the one before tells whether a reply is whole."""
 
 
+def ends(file: int) -> tuple[int, int | None]:
+    """How long the file is, and where its tail is torn; its owner may just be writing, so a torn one is looked at twice."""
+    size = os.fstat(file).st_size
+    torn = torn_from(file, size)
+    if torn is not None:
+        size = os.fstat(file).st_size
+        torn = torn_from(file, size)
+    return size, torn
+
+
+def end_of(file: int) -> int:
+    """Where what was acknowledged ends."""
+    size, torn = ends(file)
+    return size if torn is None else torn
+
+
 def torn_from(file: int, size: int) -> int | None:
-    """The same of a file of any length, which is read from its end, no further than needed."""
+    """Where the tail of a file of any length is torn; it is read from its end, no further than needed."""
     length = _NEAR
     while length < size:
         data = read_at(file, size - length, length)

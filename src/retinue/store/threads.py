@@ -35,13 +35,14 @@ class Threads:
         self.conversations = 0
         """How many are open or being opened; whoever closes one counts it out, on the loop."""
 
-    def do(self, work: Callable[[], T]) -> asyncio.Future[T]:
+    def do(self, work: Callable[[], T], *, long: bool = False) -> asyncio.Future[T]:
         """What has begun is finished even when nobody waits for it any more. While at most one conversation is
-        open there is nobody to hold up, and the work is done at once: a thread would cost more than the disk."""
+        open there is nobody to hold up, and the work is done at once, unless it is `long`: a thread would cost more
+        than the disk."""
         loop = asyncio.get_running_loop()
         if self._closed:
             raise Failed(_CLOSED)
-        if self.conversations <= 1 and not self._busy:
+        if self.conversations <= 1 and not self._busy and not long:
             return _at_once(work, loop.create_future())
         if loop is not self._loop:
             self._loop, self._done, self._told, self._busy = loop, deque(), False, 0
