@@ -1,0 +1,55 @@
+/** Keys that work everywhere: single letters where nobody types, Esc wherever one is. */
+
+import { dialog, drawer, panel, renaming } from "./store.ts";
+import { nextTheme } from "./views/frame.tsx";
+
+const DEEDS: Record<string, () => void> = {
+  "/": () => focus("#search"),
+  n: () => (dialog.value = { what: "new" }),
+  j: () => move(1),
+  k: () => move(-1),
+  ArrowDown: () => move(1),
+  ArrowUp: () => move(-1),
+  c: () => focus(".composer textarea"),
+  a: () => focus(".approvals button.primary"),
+  i: () => (panel.value = panel.value === "inbox" ? null : "inbox"),
+  r: () => (panel.value = panel.value === "runs" ? null : "runs"),
+  g: () => document.querySelector<HTMLElement>(".to-end")?.click(),
+  t: nextTheme,
+  "?": () => (dialog.value = { what: "keys" }),
+};
+
+export function onKey(event: KeyboardEvent): void {
+  if (event.key === "Escape") return close();
+  if (event.ctrlKey || event.metaKey || event.altKey || dialog.value || typing(event.target)) return;
+  const arrow = event.key.startsWith("Arrow");
+  if (arrow && (event.target as Element).closest?.(".scroller, [role=menu], .panel, .approvals")) return;
+  const deed = DEEDS[event.key];
+  if (!deed) return;
+  event.preventDefault();
+  deed();
+}
+
+function typing(target: EventTarget | null): boolean {
+  return target instanceof HTMLInputElement || target instanceof HTMLTextAreaElement || target instanceof HTMLSelectElement;
+}
+
+function close(): void {
+  if (dialog.value) dialog.value = null;
+  else if (renaming.value) renaming.value = null;
+  else if (drawer.value) drawer.value = false;
+  else if (panel.value && !typing(document.activeElement)) panel.value = null;
+}
+
+function focus(what: string): void {
+  if (what === "#search") drawer.value = true;
+  requestAnimationFrame(() => document.querySelector<HTMLElement>(what)?.focus());
+}
+
+/** From the open conversation, or the one that has the focus, to its neighbour. */
+function move(by: number): void {
+  const all = [...document.querySelectorAll<HTMLElement>(".session-open")];
+  const at = all.findIndex((each) => each === document.activeElement);
+  const from = at >= 0 ? at : all.findIndex((each) => each.getAttribute("aria-current"));
+  all[from < 0 ? 0 : Math.max(0, Math.min(all.length - 1, from + by))]?.focus();
+}

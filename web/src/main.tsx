@@ -1,0 +1,41 @@
+/** The page begins here: what it knows is asked for, the stream is opened, and the views are drawn. */
+
+import { render, type JSX } from "preact";
+import "../app.css";
+import { follow, setTheme } from "./deeds.ts";
+import { onKey } from "./keys.ts";
+import { drawer, openId, theme } from "./store.ts";
+import { begin, resync } from "./stream.ts";
+import { Approvals } from "./views/approvals.tsx";
+import { Conversation } from "./views/conversation.tsx";
+import { Dialogs } from "./views/dialogs.tsx";
+import { Bar, Lost, Toasts } from "./views/frame.tsx";
+import { Home } from "./views/home.tsx";
+import { Panels } from "./views/panels.tsx";
+import { Sidebar } from "./views/sidebar.tsx";
+
+function Page(): JSX.Element {
+  return (
+    <>
+      <Approvals />
+      <Lost />
+      <div class="middle">
+        <Sidebar />
+        {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
+        {openId.value ? <Conversation /> : <Home />}
+        <Panels />
+      </div>
+      <Bar />
+      <Toasts />
+      <Dialogs />
+    </>
+  );
+}
+
+setTheme(theme.value);
+document.addEventListener("keydown", onKey);
+window.addEventListener("hashchange", follow);
+begin();
+void resync();
+follow();
+render(<Page />, document.getElementById("page")!);

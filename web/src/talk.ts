@@ -1,0 +1,309 @@
+/** The open conversation: its entries in pages, what streams in beyond them, and what was sent and is not there yet. */
+
+import { batch, computed, signal } from "@preact/signals";
+import { api, Refusal } from "./api.ts";
+import * as runs from "./runs.ts";
+import type { Called, Entry, Notice, Returned, Said, Told } from "./shapes.ts";
+import { attempt, complain, openId, shown, single } from "./store.ts";
+
+export const PAGE = 100;
+
+export type Line = Said | Called | Notice;
+
+/** Words that stream in: of a turn that is under way, or saved and not fetched yet. */
+export interface Flow {
+  run: string;
+  text: string;
+  thinking: string;
+  /** Its beginning was not heard here. */
+  cut: boolean;
+  savedAs: string;
+}
+
+export interface Pending {
+  key: string;
+  text: string;
+  run: string;
+  at: string;
+}
+
+export type Item =
+  | { key: string; is: "said"; said: Said; thinking: string }
+  | { key: string; is: "call"; call: Called; result: Returned | null; first: boolean }
+  | { key: string; is: "notice"; notice: Notice }
+  | { key: string; is: "flow"; flow: Flow }
+  | { key: string; is: "pending"; pending: Pending }
+  | { key: string; is: "queued"; run: runs.Seen }
+  | { key: string; is: "ended"; run: runs.Seen };
+
+export const lines = signal<readonly Line[]>([]);
+export const results = signal<ReadonlyMap<string, Returned>>(new Map());
+export const flows = signal<readonly Flow[]>([]);
+export const pending = signal<readonly Pending[]>([]);
+export const state = signal<"none" | "loading" | "ready" | "gone">("none");
+export const atStart = signal(false);
+export const older = signal(false);
+const thoughts = signal<ReadonlyMap<string, string>>(new Map());
+/** Whether the beginning of a turn may have been missed: the stream was opened while one was under way. */
+let joined = new Set<string>();
+
+export const items = computed<readonly Item[]>(() => {
+  const found: Item[] = [];
+  const all = lines.value;
+  const known = runs.runs.value;
+  for (let i = 0; i < all.length; i++) {
+    const line = all[i]!;
+    if (line.kind === "called") {
+      const first = found.at(-1)?.is !== "call";
+      found.push({ key: `c${line.id}`, is: "call", call: line, result: results.value.get(line.id) ?? null, first });
+    } else if (line.kind === "notice") {
+      found.push({ key: `n${line.id}`, is: "notice", notice: line });
+    } else {
+      const thinking = thoughts.value.get(line.id) ?? "";
+      if (line.by === "user" || line.text.trim() || thinking || line.stop) found.push({ key: `s${line.id}`, is: "said", said: line, thinking });
+    }
+    const run = known.get(line.run);
+    if (run && all[i + 1]?.run !== line.run && FELL.has(run.status)) found.push({ key: `e${run.id}`, is: "ended", run });
+  }
+  return found.concat(tail(new Set(all.map((line) => line.id)), found));
+});
+
+const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
+
+function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
+  const found: Item[] = flows.value.map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow }));
+  for (const sent of pending.value) {
+    if (!there.has(sent.run)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
+  }
+  const sending = new Set(pending.value.map((sent) => sent.run));
+  const ends = new Set(before.map((item) => item.key));
+  for (const run of runs.ofSession(openId.value ?? "")) {
+    if (there.has(run.id) || sending.has(run.id)) continue;
+    if (run.status === "queued" && run.task) found.push({ key: `q${run.id}`, is: "queued", run });
+    if (FELL.has(run.status) && isNew(run) && !ends.has(`e${run.id}`)) found.push({ key: `e${run.id}`, is: "ended", run });
+  }
+  return found;
+}
+
+/** A run that ended before it said anything is told of while it is the latest. */
+function isNew(run: runs.Seen): boolean {
+  return run.id > (lines.value.at(-1)?.run ?? "");
+}
+
+export function clear(): void {
+  batch(() => {
+    lines.value = [];
+    results.value = new Map();
+    flows.value = [];
+    pending.value = [];
+    thoughts.value = new Map();
+    atStart.value = false;
+    older.value = false;
+    shown.value = null;
+    state.value = "none";
+  });
+}
+
+/** Reads a conversation from its end. The stream is open already, so nothing falls between. */
+export async function load(id: string): Promise<void> {
+  clear();
+  state.value = "loading";
+  try {
+    const [session, newest] = await Promise.all([api.session(id), api.entries(id, { limit: PAGE })]);
+    if (openId.value !== id) return;
+    joined = new Set(session.status === "running" ? ["*"] : []);
+    batch(() => {
+      shown.value = session;
+      replace(newest, PAGE);
+      state.value = "ready";
+    });
+    await runs.readSession(id);
+  } catch (error) {
+    if (openId.value !== id) return;
+    state.value = "gone";
+    if (!(error instanceof Refusal && error.status === 404)) complain(error);
+  }
+}
+
+function replace(entries: readonly Entry[], asked: number): void {
+  lines.value = entries.filter((each): each is Line => each.kind !== "returned");
+  results.value = new Map(entries.filter((each) => each.kind === "returned").map((each) => [each.of, each]));
+  atStart.value = entries.length < asked;
+  settle();
+}
+
+/** Entries have names: what is there already is written over, what is new comes last. */
+function merge(entries: readonly Entry[]): void {
+  const places = new Map(lines.value.map((line, i) => [line.kind + line.id, i]));
+  const next = [...lines.value];
+  const answers = new Map(results.value);
+  for (const entry of entries) {
+    if (entry.kind === "returned") {
+      answers.set(entry.of, entry);
+      continue;
+    }
+    const at = places.get(entry.kind + entry.id);
+    if (at === undefined) places.set(entry.kind + entry.id, next.push(entry) - 1);
+    else next[at] = entry;
+  }
+  batch(() => {
+    lines.value = next;
+    results.value = answers;
+    settle();
+  });
+}
+
+/** What streamed in gives way to what was saved of it. */
+function settle(): void {
+  const there = new Set(lines.value.map((line) => line.id));
+  const known = new Map(thoughts.value);
+  for (const flow of flows.value) if (flow.savedAs && there.has(flow.savedAs) && flow.thinking) known.set(flow.savedAs, flow.thinking);
+  thoughts.value = known;
+  flows.value = flows.value.filter((flow) => !(flow.savedAs && there.has(flow.savedAs)) && !over(flow));
+  pending.value = pending.value.filter((sent) => !(sent.run && there.has(sent.run)) && !said(sent));
+}
+
+function over(flow: Flow): boolean {
+  const run = runs.runs.value.get(flow.run);
+  return !flow.savedAs && run !== undefined && !runs.isLive(run);
+}
+
+/** It stands in the conversation before the answer to its sending came. */
+function said(sent: Pending): boolean {
+  return !sent.run && lines.value.some((line) => line.kind === "said" && line.by === "user" && line.at >= sent.at && line.text.trim() === sent.text.trim());
+}
+
+/** The last entry that is nobody's call: all after it may still change. */
+function anchor(): string | null {
+  return lines.value.findLast((line) => line.kind !== "called")?.id ?? null;
+}
+
+export const catchUp = single(async () => {
+  const id = openId.value;
+  if (!id || state.value !== "ready") return;
+  const after = anchor();
+  if (!after) return reread();
+  try {
+    const entries = await api.entries(id, { after });
+    if (openId.value === id) merge(entries);
+  } catch (error) {
+    if (error instanceof Refusal && (error.status === 404 || error.status === 400)) return reread();
+    throw error;
+  }
+}, 60);
+
+/** The file was changed by hand, or cleared: as much of it as was shown is read anew. */
+export const reread = single(async () => {
+  const id = openId.value;
+  if (!id) return;
+  const limit = Math.max(PAGE, lines.value.length + results.value.size);
+  try {
+    const [session, entries] = await Promise.all([api.session(id), api.entries(id, { limit })]);
+    if (openId.value !== id) return;
+    batch(() => {
+      shown.value = session;
+      state.value = "ready";
+      replace(entries, limit);
+    });
+  } catch (error) {
+    if (error instanceof Refusal && error.status === 404 && openId.value === id) state.value = "gone";
+    else throw error;
+  }
+});
+
+export async function readOlder(): Promise<void> {
+  const id = openId.value;
+  const before = lines.value[0]?.id;
+  if (!id || !before || atStart.value || older.value) return;
+  older.value = true;
+  const page = await attempt(() => api.entries(id, { limit: PAGE, before }));
+  if (openId.value !== id) return;
+  batch(() => {
+    older.value = false;
+    if (page) prepend(page);
+  });
+}
+
+function prepend(page: readonly Entry[]): void {
+  const there = new Set(lines.value.map((line) => line.kind + line.id));
+  const answers = new Map(results.value);
+  const above: Line[] = [];
+  for (const entry of page) {
+    if (entry.kind === "returned") answers.set(entry.of, entry);
+    else if (!there.has(entry.kind + entry.id)) above.push(entry);
+  }
+  atStart.value = page.length < PAGE || above.length === 0;
+  results.value = answers;
+  lines.value = [...above, ...lines.value];
+}
+
+export function hear(event: Told): void {
+  if (event.session !== openId.value) return;
+  switch (event.kind) {
+    case "text.delta":
+    case "thinking.delta":
+      flow(event);
+      break;
+    case "text.discarded":
+      flows.value = flows.value.filter((each) => each.run !== event.run || each.savedAs);
+      break;
+    case "entry.saved":
+      if (event.of === "agent") save(event);
+      void catchUp();
+      break;
+    case "run.started":
+    case "announcement.delivered":
+      void catchUp();
+      break;
+    case "run.ended":
+      void catchUp().then(settle);
+      break;
+    case "session.changed":
+      void reread();
+      break;
+    default:
+  }
+}
+
+function flow(event: Told): void {
+  const at = flows.value.findIndex((each) => each.run === event.run && !each.savedAs);
+  const words = event.text ?? "";
+  const text = event.kind === "text.delta" ? words : "";
+  const thinking = event.kind === "thinking.delta" ? words : "";
+  if (at < 0) {
+    const cut = joined.delete("*") || joined.delete(event.run);
+    flows.value = [...flows.value, { run: event.run, text, thinking, cut, savedAs: "" }];
+    return;
+  }
+  flows.value = flows.value.map((each, i) => (i === at ? { ...each, text: each.text + text, thinking: each.thinking + thinking } : each));
+}
+
+function save(event: Told): void {
+  joined.delete("*");
+  flows.value = flows.value.map((each) => (each.run === event.run && !each.savedAs ? { ...each, savedAs: event.entry ?? "" } : each));
+}
+
+/** Words in flight when the connection was lost are incomplete: what is saved will tell. */
+export function interrupted(): void {
+  joined = new Set(runs.live.value.map((run) => run.id));
+  flows.value = flows.value.filter((each) => each.savedAs);
+}
+
+export async function say(text: string): Promise<boolean> {
+  const id = openId.value;
+  if (!id) return false;
+  const key = crypto.randomUUID();
+  const sent: Pending = { key, text, run: "", at: `${new Date(Date.now() - 1000).toISOString().slice(0, 19)}Z` };
+  pending.value = [...pending.value, sent];
+  try {
+    const answer = await api.say(id, text, key);
+    pending.value = pending.value.map((each) => (each.key === key ? { ...each, run: answer.responseId } : each));
+    settle();
+    void catchUp();
+    return true;
+  } catch (error) {
+    pending.value = pending.value.filter((each) => each.key !== key);
+    complain(error);
+    return false;
+  }
+}

@@ -1,0 +1,52 @@
+/** A child at the call that asked for it: a card while it lives, one line that opens its conversation afterwards. */
+
+import type { JSX } from "preact";
+import { show, steer } from "../deeds.ts";
+import { hue } from "../hue.ts";
+import { isLive, nameOf, ticking, type Seen } from "../runs.ts";
+import { capital, span, STATUS, tokens, WAITS_FOR } from "../words.ts";
+import { AgentMark, Icon } from "./icons.tsx";
+import { IconButton } from "./pieces.tsx";
+
+export function Child({ run }: { run: Seen }): JSX.Element {
+  return isLive(run) ? <Card run={run} /> : <After run={run} />;
+}
+
+function Card({ run }: { run: Seen }): JSX.Element {
+  return (
+    <section class="card" style={hue(run.agent)} data-test="card" data-run={run.id} data-status={run.status} aria-label={`${capital(run.agent)} at work`}>
+      <div class="card-head">
+        <button type="button" class="card-title" onClick={() => show(run.session)} title="Open its conversation" data-test="card-open">
+          <AgentMark agent={run.agent} />
+          <span data-test="card-title">{capital(run.agent)} Task: {run.about}</span>
+        </button>
+        <span class="quiet">{nameOf(run)} {STATUS[run.status]} {span(Math.max(0, ticking.value - Date.parse(run.since)))}</span>
+        <IconButton icon="stop" label={`Stop ${nameOf(run)}`} test="card-cancel" act={() => void steer(run.id, "cancel")} />
+      </div>
+      <div class="card-status" data-test="card-status">{statusOf(run)}</div>
+      {run.doing.size > 0 && <ul class="card-calls">{[...run.doing.entries()].slice(0, 3).map(([id, words]) => <li key={id}>{words}</li>)}</ul>}
+    </section>
+  );
+}
+
+export function statusOf(run: Seen): string {
+  if (run.status === "queued") return "Waiting...";
+  if (run.status === "waiting" && run.waitsFor && run.waitsFor !== "child") return `Waiting ${WAITS_FOR[run.waitsFor] ?? ""}`;
+  if (run.asking || (run.total === 0 && run.status === "running")) return "Waiting...";
+  return run.total ? `Calling Tools... (+${run.total})` : "Waiting...";
+}
+
+function After({ run }: { run: Seen }): JSX.Element {
+  const took = run.endedAt ? span(Math.max(0, Date.parse(run.endedAt) - Date.parse(run.since))) : "";
+  const cost = run.usage.input + run.usage.output;
+  return (
+    <button type="button" class="child-line" style={hue(run.agent)} onClick={() => show(run.session)} data-test="child-line" data-run={run.id} data-status={run.status}>
+      <AgentMark agent={run.agent} />
+      <b>{nameOf(run)}</b>
+      <span class={`state ${run.status}`}>{STATUS[run.status]}</span>
+      <span class="gist">{run.error || run.about}</span>
+      <span class="quiet">{[took, cost ? `${tokens(cost)} tok` : ""].filter(Boolean).join(" · ")}</span>
+      <Icon name="right" size={14} />
+    </button>
+  );
+}

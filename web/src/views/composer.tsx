@@ -1,0 +1,85 @@
+/** Where one types: Enter sends, Shift+Enter begins a line, and what is not sent is kept. */
+
+import { useSignal } from "@preact/signals";
+import type { JSX, RefObject } from "preact";
+import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { begun, taken, typed } from "../draft.ts";
+import { atWork } from "../runs.ts";
+import type { Session } from "../shapes.ts";
+import { connection, shown } from "../store.ts";
+import * as talk from "../talk.ts";
+import { Controls } from "./conversation.tsx";
+import { Icon } from "./icons.tsx";
+
+export function Composer({ session }: { session: Session }): JSX.Element {
+  const id = session.session_id;
+  const text = useSignal(begun(id, null));
+  const sending = useSignal(false);
+  const area = useRef<HTMLTextAreaElement>(null);
+  const run = atWork(id);
+  const told = shown.value?.session_id === id ? shown.value.draft : null;
+  useEffect(() => {
+    text.value = begun(id, told);
+  }, [id, told]);
+  useEffect(() => {
+    if (matchMedia("(pointer: fine)").matches && !moved()) area.current?.focus({ preventScroll: true });
+  }, [id]);
+  const write = (words: string): void => {
+    text.value = words;
+    typed(id, words);
+  };
+  const send = async (): Promise<void> => {
+    const words = text.value;
+    if (!words.trim() || sending.value) return;
+    sending.value = true;
+    text.value = "";
+    await taken(id);
+    const sent = await talk.say(words);
+    sending.value = false;
+    if (!sent && !text.value) write(words);
+  };
+  return (
+    <form class="composer" onSubmit={(event) => { event.preventDefault(); void send(); }} data-test="composer-form">
+      <Area area={area} text={text.value} write={write} send={() => void send()} label={`Message to ${session.agent}`} hint={run ? "It is at work: what you send waits for its turn" : `Say what ${session.agent} should do`} />
+      <div class="composer-bar">
+        <span class="hint">{run ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
+        {run && <Controls run={run} />}
+        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || connection.value === "lost"} aria-label={run ? "Queue" : "Send"}>
+          <Icon name={run ? "queue" : "send"} size={14} /> {run ? "Queue" : "Send"}
+        </button>
+      </div>
+    </form>
+  );
+}
+
+/** Somebody types or chose elsewhere: the focus stays with them. */
+function moved(): boolean {
+  const at = document.activeElement;
+  return at instanceof HTMLInputElement || at instanceof HTMLTextAreaElement || Boolean(at?.closest(".sessions"));
+}
+
+interface Typing {
+  area: RefObject<HTMLTextAreaElement | null>;
+  text: string;
+  write: (words: string) => void;
+  send: () => void;
+  label: string;
+  hint: string;
+}
+
+export function Area({ area, text, write, send, label, hint }: Typing): JSX.Element {
+  useLayoutEffect(() => {
+    const box = area.current;
+    if (!box) return;
+    box.style.height = "auto";
+    box.style.height = `${Math.min(box.scrollHeight, window.innerHeight * 0.4)}px`;
+  }, [text]);
+  const onKey = (event: KeyboardEvent): void => {
+    if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
+      event.preventDefault();
+      send();
+    }
+    if (event.key === "Escape") area.current?.blur();
+  };
+  return <textarea ref={area} rows={1} value={text} placeholder={hint} aria-label={label} data-test="composer" dir="auto" onInput={(event) => write(event.currentTarget.value)} onKeyDown={onKey} />;
+}

@@ -1,0 +1,176 @@
+/** What was said: a person's words, an agent's, the runtime's, and words that are still coming. */
+
+import type { JSX } from "preact";
+import { useMemo } from "preact/hooks";
+import { branch, copy, show, steer } from "../deeds.ts";
+import { hue } from "../hue.ts";
+import { render, rendered } from "../markdown.ts";
+import { type Seen } from "../runs.ts";
+import type { Notice, Said } from "../shapes.ts";
+import { open, sessions } from "../store.ts";
+import type { Flow, Pending } from "../talk.ts";
+import { capital, clock, STATUS, tokens } from "../words.ts";
+import { AgentMark, Icon } from "./icons.tsx";
+import { Copy, IconButton, Plain } from "./pieces.tsx";
+
+export function Prose({ text, growing = false }: { text: string; growing?: boolean }): JSX.Element {
+  const html = useMemo(() => (growing ? render(text) : rendered(text)), [text, growing]);
+  return <div class="prose" dir="auto" onClick={onProse} dangerouslySetInnerHTML={{ __html: html }} />;
+}
+
+/** The copy buttons of code are drawn by the renderer; their clicks arrive here. */
+function onProse(event: MouseEvent): void {
+  const button = (event.target as Element).closest<HTMLButtonElement>("button.copy-code");
+  const code = button?.closest(".code")?.querySelector("code");
+  if (!button || !code) return;
+  const lines = [...code.querySelectorAll(".d")].map((line) => line.textContent);
+  void copy(lines.length ? lines.join("\n") : (code.textContent ?? "").replace(/\n$/, ""), "the code").then((done) => {
+    if (!done) return;
+    button.textContent = "Copied";
+    setTimeout(() => (button.textContent = "Copy"), 1200);
+  });
+}
+
+export function Words({ said, thinking }: { said: Said; thinking: string }): JSX.Element {
+  return said.by === "user" ? <Asked said={said} /> : <Replied said={said} thinking={thinking} />;
+}
+
+function Asked({ said }: { said: Said }): JSX.Element {
+  const from = said.origin.startsWith("agent:") ? said.origin.slice(6) : "";
+  const who = from || (said.origin ? said.origin : "");
+  return (
+    <article class={`said asked ${who ? "by-agent" : ""}`} style={hue(from || open.value?.agent || "")} data-test="said-user" data-entry={said.id} aria-label={who ? `${who} says` : "You say"}>
+      <header>
+        {who ? <><AgentMark agent={from || who} /><b><Plain text={who} /></b></> : <b>You</b>}
+        <Under said={said} />
+      </header>
+      {who ? <Prose text={said.text} /> : <div class="typed" dir="auto">{said.text}</div>}
+    </article>
+  );
+}
+
+function Replied({ said, thinking }: { said: Said; thinking: string }): JSX.Element {
+  const agent = open.value?.agent ?? "";
+  return (
+    <article class="said replied" style={hue(agent)} data-test="said-agent" data-entry={said.id} aria-label={`${agent} says`}>
+      <header><AgentMark agent={agent} /><b>{capital(agent)}</b><Under said={said} /></header>
+      {thinking && <Thinking text={thinking} />}
+      {said.text.trim() && <Prose text={said.text} />}
+      {said.stop && <p class="stopped" data-test="stopped"><Icon name="alert" size={14} /> {STOPS[said.stop] ?? `Ended early: ${said.stop}.`}</p>}
+    </article>
+  );
+}
+
+const STOPS: Record<string, string> = {
+  length: "The model reached its longest reply here: ask it to go on.",
+  refused: "The model refused to answer this.",
+  cancelled: "Stopped here.",
+};
+
+/** What one can do with words, and when they were said: quiet until looked at. */
+function Under({ said }: { said: Said }): JSX.Element {
+  const session = open.value;
+  return (
+    <span class="under">
+      <time dateTime={said.at}>{clock(said.at)}</time>
+      {said.by === "agent" && said.usage.output > 0 && <span class="quiet" title={`${said.usage.input} tokens in, ${said.usage.output} out · ${said.model}`}>{tokens(said.usage.output)} tok</span>}
+      <span class="acts">
+        {said.text && <Copy text={said.text} what="the message" />}
+        {session && <IconButton icon="branch" label="Branch from here" test="branch" act={() => void branch(session, said.id)} />}
+      </span>
+    </span>
+  );
+}
+
+function Thinking({ text, now = false }: { text: string; now?: boolean }): JSX.Element {
+  return (
+    <details class="thinking" data-test="thinking">
+      <summary><Icon name="thought" size={14} /> {now ? "Thinking…" : "Thoughts"}</summary>
+      <div class="thoughts">{text}</div>
+    </details>
+  );
+}
+
+export function Coming({ flow }: { flow: Flow }): JSX.Element {
+  const agent = open.value?.agent ?? "";
+  return (
+    <article class="said replied coming" style={hue(agent)} data-test="streaming" aria-label={`${agent} is speaking`}>
+      <header><AgentMark agent={agent} /><b>{capital(agent)}</b></header>
+      {flow.thinking && <Thinking text={flow.thinking} now={!flow.text} />}
+      {flow.text && <Prose text={(flow.cut ? "… " : "") + flow.text} growing />}
+    </article>
+  );
+}
+
+export function OnItsWay({ sent }: { sent: Pending }): JSX.Element {
+  return (
+    <article class="said asked on-its-way" data-test="pending" aria-label="You say">
+      <header><b>You</b><span class="quiet">{sent.run ? "sent" : "sending…"}</span></header>
+      <div class="typed" dir="auto">{sent.text}</div>
+    </article>
+  );
+}
+
+export function Queued({ run }: { run: Seen }): JSX.Element {
+  return (
+    <article class="said asked on-its-way" data-test="queued" data-run={run.id} aria-label="Queued">
+      <header>
+        <b>{run.parent ? run.agent : "You"}</b>
+        <span class="tag"><Icon name="queue" size={12} /> queued</span>
+        <span class="under"><span class="acts shown"><button type="button" class="link" onClick={() => void steer(run.id, "cancel")}>Take back</button></span></span>
+      </header>
+      <div class="typed" dir="auto">{run.task}</div>
+    </article>
+  );
+}
+
+const TITLES: Record<string, string> = {
+  announcement: "A result came in",
+  resumed: "Taken up again after an interruption",
+  interrupted: "Asked to stop and sum up",
+  nudge: "Reminded to answer",
+};
+
+/** What the runtime tells the model: never anybody's words. */
+export function Told({ notice }: { notice: Notice }): JSX.Element {
+  const agent = /^report run=\S+ agent=(\S+)/.exec(notice.text)?.[1] ?? "";
+  const key = / session=(\S+)/.exec(notice.text)?.[1];
+  const from = key ? sessions.value?.find((each) => each.key === key) : undefined;
+  const title = notice.about === "announcement" && agent ? `A result came in from ${agent}` : (TITLES[notice.about] ?? capital(notice.about || "notice"));
+  return (
+    <details class="notice" style={hue(agent)} data-test="notice">
+      <summary>
+        {agent ? <AgentMark agent={agent} /> : <Icon name="inbox" size={14} />} <span>{title}</span>
+        {from && <button type="button" class="link" onClick={(event) => { event.preventDefault(); show(from.session_id); }}>Open its conversation</button>}
+      </summary>
+      <pre class="block"><Plain text={notice.text} /></pre>
+    </details>
+  );
+}
+
+/** A run that did not come to a good end, where it stopped. */
+export function Fell({ run }: { run: Seen }): JSX.Element {
+  const can = run.status === "lost" || run.status === "failed" || run.status === "timed_out";
+  return (
+    <div class={`fell ${run.status}`} data-test="run-ended" data-status={run.status} role="note">
+      <Icon name={run.status === "cancelled" ? "stop" : "alert"} size={14} />
+      <span>
+        <b>{capital(STATUS[run.status])}</b>
+        {run.error && <>: {run.error}</>}
+        {can && ADVICE[run.reason] && <span class="advice"> {ADVICE[run.reason]}</span>}
+      </span>
+    </div>
+  );
+}
+
+const ADVICE: Record<string, string> = {
+  auth: "Give the daemon a valid key and send again.",
+  unreachable: "See that the model's server runs, and send again.",
+  rate_limited: "Wait a little and send again.",
+  config: "`retinue doctor` says what to mend.",
+  disk: "Make room on the disk and send again.",
+  deadline: "Send a message to let it go on from here.",
+  idle: "Send a message to let it go on from here.",
+  turn_limit: "Send a message to let it go on from here.",
+  stuck: "Say what it should do differently.",
+};
