@@ -374,6 +374,8 @@ class Ports:
     """The real folder behind a session's /tmp; it need not exist yet."""
     emit: Callable[[Event], None]
     """A live event; durable ones reach it by themselves after their step's commit."""
+    listened: Callable[[], bool] = lambda: True
+    """Whether anybody hears live events: where nobody does, none is made."""
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     model: Callable[[Agent, str | None], Model]
     """The model an agent is to use, with the run's override."""

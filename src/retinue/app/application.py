@@ -99,6 +99,7 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
             drop_worktree=lambda place: self._worktrees.remove(place.root, place.source),
             tmp=lambda session: str(config.home / "tmp" / session.id),
             emit=self._heard,
+            listened=lambda: bool(self._listeners),
             ask=ask,
             model=models(config, redact),
             limits=config.limits,
@@ -255,12 +256,10 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         return owner == self._owner.id or Owner.alive(self.config.home, owner)
 
     def _crashed(self, run_id: str, error: BaseException) -> None:
+        self.defect(error, run=run_id)
+
+    def defect(self, error: BaseException, **where: str) -> None:
         """A defect of ours: the person gets a sentence, the log gets the rest, without secrets."""
-        details = "".join(traceback.format_exception(error))
-        line = {
-            "at": iso(self._ports.chance.now()),
-            "level": "error",
-            "run": run_id,
-            "error": self._ports.redact(details),
-        }
-        log_line(self.config.home, line)
+        details = self._ports.redact("".join(traceback.format_exception(error)))
+        at = iso(self._ports.chance.now())
+        log_line(self.config.home, {"at": at, "level": "error", **where, "error": details})

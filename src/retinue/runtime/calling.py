@@ -33,7 +33,7 @@ class Calling:
             await self._abreast(calls[:most], talk, plan)
         if rest := calls[most:]:
             note = f"This call did not run: {most} calls in one turn is the limit."
-            await talk.append(*(desk.returned(called, note) for called in rest))
+            await desk.add(talk, *(desk.returned(called, note) for called in rest))
         if self.parked:
             raise Parked
         self._patience.spent()
@@ -82,8 +82,7 @@ class Calling:
                 return None
         if not returned.ok and not _runnable(called, ports):
             self._patience.with_impossible()
-        await talk.append(returned, *(then if returned.ok else ()))
-        desk.tell("entry.saved", entry=called.id, of="result")
+        await desk.add(talk, returned, *(then if returned.ok else ()))
         await talk.log_tool(called, returned)
         desk.tell("tool.ended", tool=called.tool, call=called.id, ok=returned.ok, ms=returned.ms)
         return returned

@@ -66,7 +66,7 @@ async def _left(run: Run, ports: Ports) -> None:
             _, lost = unanswered(talk.entries, replace(run, id=""))
             at = iso_seconds(ports.chance.now())
             stopped = [replace(each, text=STOPPED, run=run.id, at=at) for each in lost if each.of in own]
-            await talk.append(*await deeds.honest(stopped, ports))
+            await Desk(run, ports).add(talk, *await deeds.honest(stopped, ports))
             await talk.rest()
 
 
@@ -232,7 +232,8 @@ async def _told(parked: Run, session: Session, text: str | None, ports: Ports) -
     async with ports.store.open(session) as talk:
         since = next((entry.at for entry in reversed(talk.entries) if entry.run == parked.id), "")
         if text is not None:
-            await talk.append(Desk(parked, ports).heard(ports.redact(text)))
+            desk = Desk(parked, ports)
+            await desk.add(talk, desk.heard(ports.redact(text)))
         elif not talk.typed().strip():
             raise Usage(
                 f"run {parked.id} waits for a person: say how to go on, or type it at the end of {parked.path}"

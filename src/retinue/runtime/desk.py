@@ -3,7 +3,7 @@
 from dataclasses import dataclass, replace
 
 from retinue.domain.run import Run, iso_seconds
-from retinue.domain.transcript import Called, Notice, Returned, Said
+from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
 from retinue.ports import Conversation, Ports
 from retinue.runtime.recover import unanswered
 from retinue.runtime.telling import told
@@ -17,7 +17,17 @@ class Desk:
     ports: Ports
 
     def tell(self, kind: str, **data: object) -> None:
-        self.ports.emit(told(kind, self.run, self.ports, **data))
+        if self.ports.listened():
+            self.ports.emit(told(kind, self.run, self.ports, **data))
+
+    async def add(self, talk: Conversation, *entries: Entry) -> None:
+        await talk.append(*entries)
+        self.saved(*entries)
+
+    def saved(self, *entries: Entry) -> None:
+        """They are on disk: whoever listens can read them there."""
+        for entry in entries:
+            self.tell("entry.saved", entry=name_of(entry), of=_what(entry))
 
     def at(self) -> str:
         return iso_seconds(self.ports.chance.now())
@@ -38,3 +48,15 @@ class Desk:
         """Answers to all calls that stand open."""
         _, lost = unanswered(talk.entries, replace(self.run, id=""))
         return [replace(each, text=f"No result: {why}.", run=self.run.id, at=self.at()) for each in lost]
+
+
+def _what(entry: Entry) -> str:
+    match entry:
+        case Said():
+            return entry.by
+        case Called():
+            return "call"
+        case Returned():
+            return "result"
+        case Notice():
+            return "notice"

@@ -71,10 +71,11 @@ class Leaving:
             if not (typed := talk.typed()).strip():
                 return FOR_A_PERSON
             await talk.take_typed(self._desk.heard(typed))
+            self._desk.saved(talk.entries[-1])
             return None
         if (left := exits.left_by(self._desk.run.id, self._exits, entries)) is None:
             return None
-        await talk.append(*self._desk.unmade(talk, f"{left[0].tool} had ended the run"))
+        await self._desk.add(talk, *self._desk.unmade(talk, f"{left[0].tool} had ended the run"))
         return self._left(*left)
 
     async def over(self, said: Said, calls: Sequence[Called], talk: Conversation) -> Outcome | None:
@@ -91,7 +92,7 @@ class Leaving:
         if (sent := exits.nudges(run.id, self._all(talk))) >= exits.MAX_NUDGES:
             return await self._parked(talk, f"it was sent back to work {sent} times and called no exit")
         text = exits.SENT_BACK.format(exits=", ".join(self._exits))
-        await talk.append(self._desk.notice(exits.NUDGE, text))
+        await self._desk.add(talk, self._desk.notice(exits.NUDGE, text))
         return None
 
     async def called(self, calls: Sequence[Called], talk: Conversation, calling: Calling) -> Outcome | None:
@@ -128,7 +129,8 @@ class Leaving:
         return Outcome(status=Status.DONE)
 
     async def _parked(self, talk: Conversation, why: str, before: Sequence[Entry] = ()) -> Outcome:
-        await talk.append(*before, self._desk.notice(exits.PARKED, exits.STANDS.format(why=why)))
+        stands = self._desk.notice(exits.PARKED, exits.STANDS.format(why=why))
+        await self._desk.add(talk, *before, stands)
         return FOR_A_PERSON
 
     def _all(self, talk: Conversation) -> Sequence[Entry]:

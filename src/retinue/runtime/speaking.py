@@ -1,6 +1,7 @@
 """The model's side of a run: a turn is asked for, heard while it comes, and saved when it is whole."""
 
 import asyncio
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
@@ -76,7 +77,7 @@ class Speaking:
         finally:
             # Also when the run is stopped meanwhile: what stands in the file was said, and is not said again.
             if any(entry.id == said.id for entry in reversed(talk.entries)):
-                self._took(said, text)
+                self._took(said, calls, text)
         return said, calls
 
     def _called_for(self, wish: Wish, at: str) -> Called:
@@ -92,12 +93,12 @@ class Speaking:
             broken=wish.broken or (UNSPOKEN if args != wish.args else ""),
         )
 
-    def _took(self, said: Said, text: str) -> None:
+    def _took(self, said: Said, calls: Sequence[Called], text: str) -> None:
         self._hearing.finish()
         desk = self._desk
         model = _named(desk.run.model, said.model)
         desk.run = desk.run.turned(said.usage, calls=said.calls, text=text, model=model)
-        desk.tell("entry.saved", entry=said.id, of="agent")
+        desk.saved(said, *calls)
 
     async def kept(self, talk: Conversation) -> None:
         """Words already heard are kept, marked as cut off."""
@@ -111,14 +112,14 @@ class Speaking:
                 run=desk.run.id,
                 stop=CANCELLED,
             )
-            await talk.append(said)
+            await desk.add(talk, said)
             desk.run = replace(desk.run, text=partial)
 
     async def summed_up(self, talk: Conversation, plan: Plan) -> None:
         """The last word of a run that a person interrupted. Where none comes in time, it is the words so far. The tools
         stay in the request: what was called before would not be understood without them."""
         if not _asked_to_sum_up(talk, self._desk.run.id):
-            await talk.append(self._desk.notice(INTERRUPTED, SUM_UP))
+            await self._desk.add(talk, self._desk.notice(INTERRUPTED, SUM_UP))
         elif _has_summed_up(talk, self._desk.run.id):
             return
         with suppress(RetinueError, TimeoutError):

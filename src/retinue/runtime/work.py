@@ -165,7 +165,8 @@ class _Work:
         if outcome := await self._again(talk, plan, earlier):
             return outcome
         while True:
-            await talk.refresh()
+            if await talk.refresh():
+                self.desk.tell("session.changed", what="file")
             await self._news(talk)
             if self.watch.struck:
                 await self.speaking.summed_up(talk, plan)
@@ -206,11 +207,11 @@ class _Work:
             again, given_up = await self._worth_hearing(again)
             lost += given_up
         if lost:
-            await talk.append(*lost)
+            await self.desk.add(talk, *lost)
         if outcome := await self._called(again, talk, plan, begun=True):
             return outcome
         if self.run.attempts > 1 and at_rest(talk.entries):
-            await talk.append(self.desk.notice("resumed", RESUMED.format(task=self.run.ask.task)))
+            await self.desk.add(talk, self.desk.notice("resumed", RESUMED.format(task=self.run.ask.task)))
         return None
 
     async def _worth_hearing(self, calls: Sequence[Called]) -> tuple[list[Called], list[Returned]]:
@@ -242,7 +243,7 @@ class _Work:
             notices = (self.desk.notice("announcement", each.text) for each in found)
             pairs = zip(notices, found, strict=True)
             try:
-                await talk.append(*(replace(notice, id=each.id) for notice, each in pairs))
+                await self.desk.add(talk, *(replace(notice, id=each.id) for notice, each in pairs))
             finally:
                 # Also when the run is stopped meanwhile: what stands in the file was heard.
                 if any(entry.id == found[-1].id for entry in reversed(talk.entries)):
@@ -264,9 +265,9 @@ class _Work:
         if run.ask.typed:
             if talk.typed().strip() and not run.turns:
                 await talk.take_typed(task)
+                self.desk.saved(talk.entries[-1])  # under the id of the line that it was typed below
         else:
-            await talk.append(task)
-        self.desk.tell("entry.saved", entry=run.id, of="user")
+            await self.desk.add(talk, task)
 
     async def _over(
         self, said: Said, calls: Sequence[Called], talk: Conversation, plan: Plan
@@ -277,14 +278,14 @@ class _Work:
         if self.leaving is not None:
             return await self.leaving.over(said, calls, talk)
         if plan.agent.max_turns is not None and self.run.turns >= plan.agent.max_turns and said.calls:
-            await talk.append(*self.desk.unmade(talk, "the agent's turn limit was reached"))
+            await self.desk.add(talk, *self.desk.unmade(talk, "the agent's turn limit was reached"))
             error = f"{self.run.agent} may take {plan.agent.max_turns} turns, and they are taken"
             return Outcome(status=Status.FAILED, reason=Reason.TURN_LIMIT, error=error)
         if said.calls or said.stop == CANCELLED:
             return None
         if said.text.strip():
             return Outcome(status=Status.DONE)
-        await talk.append(self.desk.notice("nudge", self.patience.with_silence()))
+        await self.desk.add(talk, self.desk.notice("nudge", self.patience.with_silence()))
         return None
 
     async def _called(
@@ -293,7 +294,7 @@ class _Work:
         """The calls of one reply; an outcome if one of them ended the run. Whoever was interrupted begins none."""
         if self.watch.struck and not begun:
             if unmade := self.desk.unmade(talk, INTERRUPTED):
-                await talk.append(*unmade)
+                await self.desk.add(talk, *unmade)
         elif calls:
             self.expects = True
             if self.leaving is not None:
@@ -306,7 +307,7 @@ class _Work:
         try:
             await self.speaking.kept(talk)
             if unmade := self.desk.unmade(talk, STOPPED):
-                await talk.append(*await deeds.honest(unmade, self.ports))
+                await self.desk.add(talk, *await deeds.honest(unmade, self.ports))
             await talk.rest()
         except RetinueError:
             return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
