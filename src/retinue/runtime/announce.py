@@ -261,13 +261,17 @@ async def clear(delivery: Delivery, ports: Ports) -> None:
     if delivery.keep or delivery.cleared:
         return
     run = await ports.ledger.look(lambda tx: tx.run(delivery.run))
+
+    def step(tx: Tx) -> None:
+        tx.set_delivery(replace(tx.delivery(delivery.id) or delivery, cleared=True))
+        if run is not None:
+            tx.emit(told("session.changed", run, ports, what="deleted"))
+
     with suppress(RetinueError):
         if run is not None:
             with suppress(NotFound):
                 await ports.store.delete(await ports.store.find(run.path))
-        await ports.ledger.do(
-            lambda tx: tx.set_delivery(replace(tx.delivery(delivery.id) or delivery, cleared=True))
-        )
+        await ports.ledger.do(step)
 
 
 async def clear_all(ports: Ports) -> None:
