@@ -41,6 +41,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
     help="Let other machines reach a --host that is not this one. Anybody who has the token can do what you can.",
 )
 @click.option("--until-idle", is_flag=True, hidden=True)
+@click.option("--logged", is_flag=True, hidden=True)
 @plainly
 async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
     """Work the runs of this home in one process, and show them on a page.
@@ -73,6 +74,7 @@ async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
             host=wishes["host"],
             port=wishes["port"],
             until_idle=wishes["until_idle"],
+            link=not wishes["logged"],
         )
     return 0
 
@@ -103,7 +105,7 @@ async def ready(home: Path, *, until_idle: bool = False, words: list[str] | None
 
 
 def _begun(home: Path, log: Path, words: list[str]) -> "subprocess.Popen[bytes]":
-    whole = [sys.executable, "-m", "retinue", "--home", str(home), "serve", *words]
+    whole = [sys.executable, "-m", "retinue", "--home", str(home), "serve", "--logged", *words]
     out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     try:
         return subprocess.Popen(  # noqa: S603  (our own command, and it outlives us)

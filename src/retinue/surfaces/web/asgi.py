@@ -4,15 +4,20 @@ import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 
-import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route as Path
+from starlette.types import ASGIApp
 
 from retinue.errors import Conflict, Held, NobodyHere, NoRoom, NotFound, Refused, RetinueError, Usage
+from retinue.surfaces.web import page
 from retinue.surfaces.web.house import House
-from retinue.surfaces.web.route import Nothing, Route, Wish
+from retinue.surfaces.web.reading import read
+from retinue.surfaces.web.refusal import DEFECT, Turned, shaped
+from retinue.surfaces.web.route import Route
+from retinue.surfaces.web.wall import Wall, turned_away
 
 STATUS: Sequence[tuple[type[RetinueError], int]] = (
     (NotFound, 404),
@@ -26,16 +31,28 @@ STATUS: Sequence[tuple[type[RetinueError], int]] = (
 """What an error is over HTTP; the first that fits counts, and any other is 500."""
 
 
-def application(house: House, routes: Sequence[Route]) -> Starlette:
-    return Starlette(
-        routes=[Path(each.path, _endpoint(house, each), methods=[each.method]) for each in routes]
+def application(house: House, routes: Sequence[Route]) -> ASGIApp:
+    """Everything that can be asked, behind the wall."""
+    paths: dict[str, dict[str, Route]] = {}
+    for each in routes:
+        paths.setdefault(each.path, {})[each.method] = each
+    asked = [Path(path, _endpoint(house, by), methods=list(by)) for path, by in paths.items()]
+    inner = Starlette(
+        routes=[*asked, *page.routes(house)],
+        exception_handlers={HTTPException: _missed, Turned: _turned, Exception: _defect},
     )
+    inner.router.redirect_slashes = False
+    return Wall(house, inner)
 
 
-def _endpoint(house: House, route: Route) -> Callable[[Request], Awaitable[Response]]:
+def _endpoint(house: House, by_method: Mapping[str, Route]) -> Callable[[Request], Awaitable[Response]]:
     async def endpoint(request: Request) -> Response:
+        route = by_method["GET" if request.method == "HEAD" else request.method]
         try:
-            value = await route.does(house, await _wish(route, request))
+            wish = await read(route, request)
+            if request.method == "HEAD" and route.streams:
+                return Response(media_type="text/event-stream")
+            value = await route.does(house, wish)
         except RetinueError as error:
             return failed(_status(error), route.codes.get(error.code, error.code), str(error))
         return value if isinstance(value, Response) else answered(value, route.status)
@@ -43,38 +60,24 @@ def _endpoint(house: House, route: Route) -> Callable[[Request], Awaitable[Respo
     return endpoint
 
 
-async def _wish(route: Route, request: Request) -> Wish[Any, Any]:
-    return Wish(
-        ref=request.path_params.get("ref", ""),
-        query=_read(route.query, dict(request.query_params), "the query"),
-        body=await _body(route, request),
-        key=request.headers.get("idempotency-key", ""),
-        last_event=_last_event(request.headers.get("last-event-id", "")) if route.streams else None,
-    )
+def _turned(_request: Request, error: Exception) -> Response:
+    assert isinstance(error, Turned)  # noqa: S101  (the table says so)
+    return turned_away(error)
 
 
-async def _body(route: Route, request: Request) -> Any:
-    if request.method in ("GET", "HEAD", "DELETE"):
-        return None
-    raw = await request.body()
-    if not raw and route.takes is Nothing:
-        return None
-    try:
-        return msgspec.json.decode(raw, type=route.takes)
-    except msgspec.MsgspecError as error:
-        raise Usage(f"the body cannot be understood: {error}") from error
+def _defect(_request: Request, _error: Exception) -> Response:
+    """Nothing of it is told: the wall, which hears of it next, writes it down."""
+    return turned_away(Turned(500, DEFECT))
 
 
-def _last_event(said: str) -> int | None:
-    """Only what a stream has said itself; anything else is another server's, and counts for nothing."""
-    return int(said) if said.isascii() and said.isdigit() and len(said) < 20 else None  # noqa: PLR2004  (64 bits)
-
-
-def _read(kind: type[msgspec.Struct], said: Mapping[str, str], what: str) -> Any:
-    try:
-        return msgspec.convert(said, kind, strict=False)
-    except msgspec.ValidationError as error:
-        raise Usage(f"{what} cannot be understood: {error}") from error
+def _missed(_request: Request, error: Exception) -> Response:
+    """An address that is not there, or one that cannot be asked for so."""
+    if isinstance(error, HTTPException) and error.status_code == 405:  # noqa: PLR2004  (HTTP's)
+        allowed = ", ".join(sorted((error.headers or {})["Allow"].split(", ")))
+        return turned_away(
+            Turned(405, f"this address can be asked for with {allowed}", headers={"allow": allowed})
+        )
+    return turned_away(Turned(404, "there is no such address: GET /api/openapi.json lists those there are"))
 
 
 def answered(value: object, status: int = 200) -> Response:
@@ -82,7 +85,7 @@ def answered(value: object, status: int = 200) -> Response:
 
 
 def failed(status: int, code: str, message: str, **details: Any) -> Response:
-    return answered({"error": {"code": code, "message": message, "details": details}}, status)
+    return Response(shaped(code, message, details), status, media_type="application/json")
 
 
 def _status(error: RetinueError) -> int:

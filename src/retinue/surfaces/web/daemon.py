@@ -15,7 +15,7 @@ from retinue.surfaces.web.asgi import application
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.hub import Hub
 from retinue.surfaces.web.keys import Keys
-from retinue.surfaces.web.server import Server, local_socket, page_socket
+from retinue.surfaces.web.server import Server, local_socket, page_socket, url_of
 from retinue.surfaces.web.table import ROUTES
 
 LOOK_SECONDS = 2.0
@@ -31,9 +31,11 @@ async def serve(
     host: str = "127.0.0.1",
     port: int | None = None,
     until_idle: bool = False,
+    link: bool = True,
 ) -> None:
-    """Until it is told to stop, or has had nothing to do for a while."""
-    await Daemon(app, tell=tell).serve(host=host, port=port, until_idle=until_idle)
+    """Until it is told to stop, or has had nothing to do for a while. Where what it tells is kept in a file, it tells
+    no `link`."""
+    await Daemon(app, tell=tell).serve(host=host, port=port, until_idle=until_idle, link=link)
 
 
 class Daemon:
@@ -44,12 +46,12 @@ class Daemon:
         self._poked = asyncio.Event()
         self._home = app.config.home
 
-    async def serve(self, *, host: str, port: int | None, until_idle: bool) -> None:
+    async def serve(self, *, host: str, port: int | None, until_idle: bool, link: bool) -> None:
         lock = self._alone()
         if told := await self._app.sound():
             self._tell(told)
         page = page_socket(host, port)
-        house = self._house(f"http://{host}:{page.getsockname()[1]}")
+        house = self._house(url_of(host, page), host)
         self._hear_signals()
         try:
             async with (
@@ -58,7 +60,8 @@ class Daemon:
             ):
                 group.create_task(house.hub.feed())
                 self._tell(f"at work in {self._home} (process {os.getpid()})")
-                self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")
+                if link:
+                    self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")
                 await self._worked(house.hub, until_idle=until_idle)
                 await self._app.drain(DRAIN_SECONDS)
                 house.hub.close()
@@ -67,13 +70,14 @@ class Daemon:
                 (self._home / remote.SOCKET).unlink()
             os.close(lock)
 
-    def _house(self, url: str) -> House:
+    def _house(self, url: str, bound: str) -> House:
         return House(
             app=self._app,
             hub=Hub(self._app),
             keys=Keys(self._home),
             started_at=datetime.now(UTC),
             url=url,
+            bound=bound,
             look=self._poked.set,
             stop=self._stopped,
         )

@@ -17,6 +17,8 @@ class House:
     started_at: datetime
     url: str
     """Where the page is."""
+    bound: str = "127.0.0.1"
+    """What the page's port listens on."""
     look: Callable[[], None]
     """Something was left for this process."""
     stop: Callable[[], None]

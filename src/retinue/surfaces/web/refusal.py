@@ -40,6 +40,8 @@ CODES: Mapping[int, str] = {
 }
 """The code of what the daemon itself says no to; errors of the product bring their own."""
 
+DEFECT = "this is a defect of Retinue: the log in its home has the details"
+
 
 class Turned(Exception):
     """A request is turned away: the status, a sentence for a person, and facts for a program."""

@@ -90,5 +90,6 @@ def page_socket(host: str, port: int | None) -> socket.socket:
 
 
 def url_of(host: str, page: socket.socket) -> str:
-    """Where the page is, as a browser is told."""
-    return f"http://{f'[{host}]' if ':' in host else host}:{page.getsockname()[1]}"
+    """Where the page is, as a browser of this machine is told."""
+    name = {"0.0.0.0": "127.0.0.1", "": "127.0.0.1", "::": "::1"}.get(host, host)  # noqa: S104  (named, not bound)
+    return f"http://{f'[{name}]' if ':' in name else name}:{page.getsockname()[1]}"
