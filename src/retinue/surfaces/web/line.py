@@ -124,7 +124,7 @@ class Line(HttpToolsProtocol):
             raise _Enough
         self._owed = True
         super().on_message_begin()
-        self.scope["state"] = {**self.app_state, "way": self.way}
+        self.scope["state"] = {**self.app_state, "way": self.way, "abort": self.transport.abort}
 
     def on_url(self, url: bytes) -> None:
         super().on_url(url)
