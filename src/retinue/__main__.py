@@ -50,6 +50,10 @@ TABLE = {
     },
     "Machine": {
         "serve": ("a daemon that works runs in the background", "retinue.surfaces.cli.serve:serve"),
+        "tokens": (
+            "add, list, remove: keys for programs that may do less",
+            "retinue.surfaces.cli.tokens:tokens",
+        ),
         "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
         "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
         "bench": ("what it costs, measured here", "retinue.surfaces.cli.machine:bench"),

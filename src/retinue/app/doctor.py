@@ -20,6 +20,7 @@ from retinue.ledger.repair import damage
 from retinue.sandbox.openat2 import best_opener, walk_open
 from retinue.store.files import FileStore
 from retinue.store.survey import Survey
+from retinue.store.tokens import FILE, Tokens
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +40,7 @@ def the_machine(config: Config) -> list[Finding]:
         ),
         Finding(level="ok", what=f"files are opened below the workspace by {opener}"),
         _home(config.home),
+        *_keys(config.home),
         Finding(level="ok", what=f"configuration in {config.file or config.folder}"),
         _model(config),
     ]
@@ -139,6 +141,20 @@ def _home(home: Path) -> Finding:
         what = f"{home} is on {kind}: others may stand behind its files, so the ledger is kept without a log"
         return Finding(level="warn", what=what, do="a disk of this machine is faster and safer: RETINUE_HOME")
     return Finding(level="ok", what=f"data in {home}")
+
+
+def _keys(home: Path) -> list[Finding]:
+    """What opens the daemon's port is for its owner's eyes only."""
+    found: list[Finding] = []
+    for path in (home / "token", home / FILE):
+        if path.exists() and stat.S_IMODE(path.stat().st_mode) & 0o077:
+            do = f"chmod 600 {path}; if others have looked, remove it: the daemon makes a new one"
+            found.append(Finding(level="bad", what=f"others may read {path}, which opens the daemon", do=do))
+    try:
+        Tokens(home).all()
+    except RetinueError as error:
+        found.append(Finding(level="bad", what=str(error), do="until then none of its tokens opens anything"))
+    return found
 
 
 def _model(config: Config) -> Finding:
