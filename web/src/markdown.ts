@@ -106,6 +106,7 @@ function dress(clean: DocumentFragment): void {
     if (code && (language === "diff" || language === "patch" || (!language && looksLikeDiff(text)))) colour(code, text);
     wrap(pre, "code", language);
   }
+  for (const item of clean.querySelectorAll("li")) if (/^[☐☑]/.test(item.textContent ?? "")) item.className = "task";
   for (const table of clean.querySelectorAll("table")) wrap(table, "wide", null);
 }
 

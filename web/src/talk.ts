@@ -73,9 +73,9 @@ const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cance
 function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
   const found: Item[] = flows.value.map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow }));
   for (const sent of pending.value) {
-    if (!there.has(sent.run)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
+    if (!there.has(sent.run) && !waits(sent)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
   }
-  const sending = new Set(pending.value.map((sent) => sent.run));
+  const sending = new Set(pending.value.filter((sent) => !waits(sent)).map((sent) => sent.run));
   const ends = new Set(before.map((item) => item.key));
   for (const run of runs.ofSession(openId.value ?? "")) {
     if (there.has(run.id) || sending.has(run.id)) continue;
@@ -83,6 +83,11 @@ function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
     if (FELL.has(run.status) && isNew(run) && !ends.has(`e${run.id}`)) found.push({ key: `e${run.id}`, is: "ended", run });
   }
   return found;
+}
+
+/** Its run stands in the queue behind another of this conversation. */
+function waits(sent: Pending): boolean {
+  return runs.runs.value.get(sent.run)?.status === "queued" && runs.ofSession(openId.value ?? "").some((run) => run.id < sent.run && runs.isLive(run));
 }
 
 /** A run that ended before it said anything is told of while it is the latest. */

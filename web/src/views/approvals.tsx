@@ -13,7 +13,7 @@ import { Plain } from "./pieces.tsx";
 import { Diff, Pairs } from "./tool.tsx";
 import { compared } from "../diff.ts";
 
-const DOES: Record<Approval["touch"], string> = { read: "read", write: "write", run: "run", tool: "use", more: "have more scope for" };
+const DOES: Record<Approval["touch"], string> = { read: "read a file", write: "write a file", run: "run a command", tool: "use", more: "have more scope for" };
 
 export function Approvals(): JSX.Element | null {
   const shut = useSignal(false);
@@ -43,7 +43,7 @@ function Question({ asked }: { asked: Approval }): JSX.Element {
       <div class="wish">
         <AgentMark agent={asked.agent} />
         <span class="wish-words">
-          <b><Plain text={asked.agent} /></b> wants to {DOES[asked.touch]} {asked.touch === "tool" || asked.touch === "more" ? <code><Plain text={asked.tool} /></code> : <>with <code><Plain text={asked.tool} /></code></>}
+          <b><Plain text={asked.agent} /></b> wants to {DOES[asked.touch]}{" "}{asked.touch === "tool" || asked.touch === "more" ? <code><Plain text={asked.tool} /></code> : <>with <code><Plain text={asked.tool} /></code></>}
         </span>
         <Chain asked={asked} />
       </div>

@@ -49,7 +49,7 @@ export type Drawing = keyof typeof DRAWN;
 
 export function Icon({ name, size = 16 }: { name: Drawing; size?: number }): JSX.Element {
   return (
-    <svg class="icon" width={size} height={size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
+    <svg class={name === "more" ? "icon dots" : "icon"} width={size} height={size} viewBox="0 0 16 16" aria-hidden="true" focusable="false">
       <path d={DRAWN[name]} />
     </svg>
   );

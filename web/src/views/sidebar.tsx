@@ -112,8 +112,8 @@ function Row({ session, tagged }: { session: Session; tagged: boolean }): JSX.El
         <button type="button" class="session-open" aria-current={here ? "page" : undefined} onClick={() => show(session.session_id)} title={session.last_snippet}>
           {tagged && <AgentMark agent={session.agent} size={12} />}
           <span class="session-words">
-            <span class="session-title">{titleOf(session)}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
-            {session.last_snippet && <span class="snippet">{session.last_snippet}</span>}
+            <span class="session-title">{session.name || session.last_snippet || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
+            {session.name && session.last_snippet ? <span class="snippet">{session.last_snippet}</span> : <span class="snippet slug">{session.slug}</span>}
           </span>
           {session.status !== "idle" ? <Dot status={session.status} /> : <span class="quiet when">{ago(session.updated_at)}</span>}
         </button>

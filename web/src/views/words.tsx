@@ -72,12 +72,12 @@ function Under({ said }: { said: Said }): JSX.Element {
   const session = open.value;
   return (
     <span class="under">
-      <time dateTime={said.at}>{clock(said.at)}</time>
-      {said.by === "agent" && said.usage.output > 0 && <span class="quiet" title={`${said.usage.input} tokens in, ${said.usage.output} out · ${said.model}`}>{tokens(said.usage.output)} tok</span>}
       <span class="acts">
         {said.text && <Copy text={said.text} what="the message" />}
         {session && <IconButton icon="branch" label="Branch from here" test="branch" act={() => void branch(session, said.id)} />}
       </span>
+      {said.by === "agent" && said.usage.output > 0 && <span title={`${said.usage.input} tokens in, ${said.usage.output} out · ${said.model}`}>{tokens(said.usage.output)} tok</span>}
+      <time dateTime={said.at}>{clock(said.at)}</time>
     </span>
   );
 }
