@@ -1,9 +1,13 @@
 """JSON as definitions and settings may use it: no key twice, not deep, every mistake on its line."""
 
 import json
+import re
 from typing import Any
 
 from retinue.store.strict_yaml import MAX_DEPTH, Mistake
+
+_BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
+"""A string whole, or a bracket. A quote always begins one of the two, so nothing is looked at twice."""
 
 
 def read(text: str) -> Any:
@@ -20,19 +24,16 @@ def read(text: str) -> Any:
 
 
 def depth(text: str) -> int:
-    """How deep brackets nest outside of double quotes; a scan, so that no text can exhaust the stack."""
+    """How deep brackets nest outside of double quotes; a scan, so that no text can exhaust the stack. Past what is
+    allowed it looks no further."""
     deepest = level = 0
-    quoted = escaped = False
-    for char in text:
-        if quoted:
-            quoted = escaped or char != '"'
-            escaped = char == "\\" and not escaped
-        elif char == '"':
-            quoted = True
-        elif char in "[{":
+    for found in _BRACKETS.finditer(text):
+        if found[0] in "[{":
             level += 1
             deepest = max(deepest, level)
-        elif char in "]}":
+            if level > MAX_DEPTH:
+                break
+        elif found[0] in "]}":
             level -= 1
     return deepest
 
