@@ -1,7 +1,6 @@
 """Sessions, runs, agents and tools from the command line: tables for people, arrays for programs."""
 
 import json
-import subprocess
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,7 @@ SHOW_KEYS = {
 MORE_KEYS = {
     "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role",
     "trigger", "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit",
-    "evidence", "effects",
+    "evidence", "effects", "root", "created_at", "call",
 }  # fmt: skip
 
 
@@ -71,8 +70,10 @@ def test_a_session_is_renamed_cleared_and_deleted(retinue: Any, talked: dict[str
     assert Path(gone.json["path"], "branches", "main", "session.md").is_file()
     assert retinue("sessions", "show", ref).code == 7
     assert retinue("sessions", "list", "--json").json == []
-    subprocess.run(["/bin/sh", "-c", gone.json["undo"]], check=True)
-    assert retinue("sessions", "show", ref, "--json").json["path"] == talked["path"]
+    assert gone.json["undo"] == f"retinue sessions restore {ref}"
+    assert retinue(*gone.json["undo"].split()[1:], "--json").json["path"] == talked["path"]
+    assert retinue("sessions", "show", ref, "--json").json["name"] == "Cron work"
+    assert retinue("sessions", "restore", ref).code == 7
 
 
 def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(retinue: Any, talked: dict[str, Any]):
@@ -80,7 +81,9 @@ def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(retinue: Any,
     now = next(line.split()[1] for line in told.splitlines() if line.startswith("path "))
     assert Path(now).is_dir()
     assert Path(now).name.startswith(f"{talked['slug']}.deleted.")
-    assert f"mv {now} {Path(now).parent / talked['slug']}\n" in told
+    assert f"retinue sessions restore {talked['session_id']}\n" in told
+    assert retinue("sessions", "restore", Path(now).name).code == 0
+    assert not Path(now).exists()
 
 
 def test_a_session_is_branched_exported_and_opened(retinue: Any, talked: dict[str, Any]):

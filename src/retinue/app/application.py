@@ -6,7 +6,9 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
+from retinue.app.accounts import Accounts
 from retinue.app.beside import MOVES, Beside, Terms, beside
+from retinue.app.cast import Cast
 from retinue.app.commands import Commands, loosest
 from retinue.app.giving import Giving
 from retinue.app.inbox import Inbox
@@ -18,6 +20,7 @@ from retinue.app.operator import Operator
 from retinue.app.rights import Rights
 from retinue.app.sessions import Sessions
 from retinue.app.steering import Steering
+from retinue.app.talking import Talking
 from retinue.app.vacancy import vacate, workplaces
 from retinue.app.wiring import Question, drivers_of, models, orders, tool_table
 from retinue.config import Config
@@ -45,7 +48,7 @@ from retinue.store.frontmatter import with_paths, with_prompt
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
+class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Mending):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
@@ -158,6 +161,11 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         await vacate(self._worktrees, before=before, after=await self.sessions(), live=live)
         return session
 
+    async def cancel(self, ref: str) -> Run:
+        run = await self.find_run(ref)
+        async with self.turns.of(run.session_id):
+            return await super().cancel(run.id)
+
     @property
     def owner(self) -> str:
         """What other processes hand runs to this one by."""
@@ -181,8 +189,14 @@ class App(Sessions, Rights, Inbox, Looking, Steering, Giving, Mending):
         if ref is None:
             return await take_up(await self.interrupted(), self._ports)
         run = await self.find_run(ref)
+        async with self.turns.of(run.session_id):
+            return await self._resumed(await self.find_run(run.id))
+
+    async def _resumed(self, run: Run) -> list[Run]:
         if run.status.live and self._lives(run):
             raise Conflict(f"run {run.id} is being worked by another process")
+        if run.status.live:
+            await self.store.find(run.session_id)  # nothing is begun again in a conversation that is gone
         below = await self._ledger.look(lambda tx: descendants(run, tx))
         left = [each for each in below if not self._lives(each) and each.status is not Status.WAITING]
         taken = await take_up(left, self._ports)

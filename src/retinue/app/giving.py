@@ -64,9 +64,11 @@ class Giving(ABC):
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         thinking: str | None = None,
         owner: str | None = None,
+        key: str = "",
     ) -> Run:
         """Everything that can be wrong is found before anything is written. With `owner`, another process works it.
-        `isolation` and `writable` are said of a new session's workspace, instead of what the definition says."""
+        `isolation` and `writable` are said of a new session's workspace, instead of what the definition says. With a
+        `key`, the same wish given twice is one run."""
         self.agents.ensure_general()
         chosen = await self._chosen(session, agent)
         if chosen is not None:
@@ -88,7 +90,7 @@ class Giving(ABC):
         else:
             text = await self._words(chosen, text)
         ask = Ask(
-            key=f"once:{self._ports.chance.uuid()}",
+            key=key or f"once:{self._ports.chance.uuid()}",
             agent=chosen.agent,
             task=text,
             typed=typed,

@@ -61,13 +61,11 @@ class Looking:
 
     async def delivery(self, run: Run) -> dict[str, Any] | None:
         """What became of telling a run's end to the agent that asked for it; None: no agent did."""
-        found = await self._ledger.look(lambda tx: tx.deliveries(run=run.id))
-        return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
+        return await self._ledger.look(lambda tx: delivery_of(run, tx))
 
     async def effects(self, run: Run) -> list[dict[str, Any]]:
         """What a run did that must not happen twice; one that was begun and never ended has an unknown outcome."""
-        found = await self._ledger.look(lambda tx: tx.deeds(run.id))
-        return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in found]
+        return await self._ledger.look(lambda tx: effects_of(run, tx))
 
     async def events(self, *, after: int, limit: int) -> list[Event]:
         """Durable events past a number, oldest first, whichever process wrote them."""
@@ -99,6 +97,15 @@ class Looking:
             return bool(going_on) or any(run.waiting_for is Waiting.DISK for run in waiting)
 
         return await self._ledger.look(step)
+
+
+def delivery_of(run: Run, tx: Tx) -> dict[str, Any] | None:
+    found = tx.deliveries(run=run.id) if run.ask.parent_run is not None else []
+    return {"state": str(found[0].state), "attempts": found[0].attempts} if found else None
+
+
+def effects_of(run: Run, tx: Tx) -> list[dict[str, Any]]:
+    return [deed_as_json(each.lost() if _cut_off(each, run) else each) for each in tx.deeds(run.id)]
 
 
 def _cut_off(deed: Deed, run: Run) -> bool:

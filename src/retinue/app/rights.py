@@ -31,18 +31,21 @@ class Rights:
         self._owner_lives = owner_lives
 
     async def tools(
-        self, *, agent: str | None = None, session: str | None = None
+        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
     ) -> list[tuple[Tool, Verdict]]:
         """Every known tool with the verdict of the one gate."""
-        scope = await self.scope(agent=agent, session=session)
+        scope = await self.scope(agent=agent, session=session, at=at)
         return [(tool, guard.verdict(tool, scope)) for _, tool in sorted(self._ports.tools.items())]
 
-    async def scope(self, *, agent: str | None = None, session: str | None = None) -> Scope:
+    async def scope(
+        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+    ) -> Scope:
+        """Of a session, or of an agent that would work in the folder `at`; without it, where this process is."""
         if session is not None:
             chosen = await self._sessions.find(session)
             own = scope_of(await definition(chosen, self._ports), chosen, self._ports)
             return await held(own, self._ports)
-        here = str(Path.cwd())
+        here = at or str(Path.cwd())
         about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, here).agent
         return await held(compile_scope(about, Ground(root=here), self._ports.bounds()), self._ports)
 

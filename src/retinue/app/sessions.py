@@ -1,13 +1,17 @@
 """What a surface asks about conversations, and does to them without a run."""
 
+import json
 import os
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from retinue.app.announced import announced
+from retinue.app.change import told
+from retinue.app.standing import Standing, standing
+from retinue.app.turns import Turns
 from retinue.config import load
 from retinue.domain.agent import Paths
 from retinue.domain.announcement import Delivery
@@ -17,17 +21,22 @@ from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.chance import Chance
 from retinue.domain.redact import Redactor, Veil
 from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.session import Session
+from retinue.domain.session import RESERVED, Session, found_by, in_order
 from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Called, Entry
 from retinue.engine.chance import system_chance
 from retinue.engine.owner import Owner
-from retinue.errors import Conflict, NotFound, RetinueError
+from retinue.errors import Conflict, NotFound, Refused, RetinueError, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ledger, Tx
 from retinue.store.files import FileStore
+from retinue.store.page import Span
+from retinue.store.shelf import top_folder
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
+_SAID = {"name": "renamed", "pinned_at": "pinned"}
+MOST_ATTRIBUTES = 64 * 1024
+"""Characters of a session's attributes as JSON."""
 
 
 class Sessions:
@@ -46,6 +55,7 @@ class Sessions:
         self.chance = chance
         self.lives = lives
         self.redact = redact
+        self.turns = Turns()
 
     async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
         return await self.store.sessions(agent=agent, children=children)
@@ -60,14 +70,35 @@ class Sessions:
     async def session(self, ref: str) -> Session:
         return await self.store.find(ref)
 
+    async def named(self, ref: str) -> Session:
+        """The same for those who are far away: never by a path."""
+        return await self.store.named(ref)
+
+    async def session_rows(
+        self, *, agent: str | None = None, children: bool = True, words: str = "", limit: int | None = None
+    ) -> list[dict[str, Any]]:
+        """Sessions with what is going on in each: pinned first, then the newest."""
+        found = await self.store.sessions(agent=agent, children=children)
+        if words.strip():
+            found = [each for each in found if found_by(each, words)]
+        live = await self.standings()
+        chosen = in_order(found)[:limit]
+        return [session_as_json(each) | live.get(each.id, Standing()).as_json() for each in chosen]
+
+    async def standings(self) -> dict[str, Standing]:
+        """What is going on, by session: one look at the ledger for all of them."""
+        runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
+        return {session: standing(some) for session, some in _by_session(runs).items()}
+
     async def session_json(self, ref: str) -> dict[str, Any]:
         """The shape that `sessions show --json` prints."""
         session = await self.store.find(ref)
         survey = await self.store.survey(session)
-        running = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id, limit=1))
+        live = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
         return session_as_json(session) | {
-            "status": str(running[0].status) if running else "idle",
+            **standing(live).as_json(),
             "entries": survey.entries,
+            "draft": self.redact(await self.store.typed(session)),
             "announcements": await announced(session, await self.store.sessions(), self.ledger),
             "approvals": await self._asked_below(session),
             "preset": await self._preset_rules(session),
@@ -137,32 +168,88 @@ class Sessions:
             yield veil.shown(piece)
         yield veil.rest()
 
+    async def page(self, ref: str, span: Span) -> list[Entry]:
+        """Some entries of a conversation of any length, for others to see."""
+        found = await self.store.page(await self.store.find(ref), span)
+        return [_redacted(entry, self.redact) for entry in found]
+
+    async def between(self, ref: str, *, after: str = "", before: str = "") -> AsyncGenerator[list[Entry]]:
+        """All entries after one and before another, some at a time, for others to see."""
+        async for entries in self.store.between(await self.store.find(ref), after=after, before=before):
+            yield [_redacted(entry, self.redact) for entry in entries]
+
     async def rename(self, ref: str, name: str) -> Session:
-        return await self.store.change(await self.store.find(ref), name=self.redact(name))
+        return await self.change(ref, name=name)
 
     async def pin(self, ref: str) -> Session:
-        return await self.store.change(await self.store.find(ref), pinned_at=self.chance.now())
+        return await self.change(ref, pinned=True)
 
     async def unpin(self, ref: str) -> Session:
-        return await self.store.change(await self.store.find(ref), pinned_at=None)
+        return await self.change(ref, pinned=False)
+
+    async def change(
+        self,
+        ref: str,
+        *,
+        name: str | None = None,
+        pinned: bool | None = None,
+        attributes: Mapping[str, Any] | None = None,
+    ) -> Session:
+        """What is not said stays. An empty name is none; attributes are added to those that are there, and one that is
+        None goes."""
+        session = await self.store.find(ref)
+        async with self.turns.of(session.id):
+            facts: dict[str, Any] = {}
+            if name is not None:
+                facts["name"] = self.redact(name) or None
+            if pinned is not None:
+                facts["pinned_at"] = self.chance.now() if pinned else None
+            if attributes is not None:
+                facts["attributes"] = _merged((await self.store.find(session.id)).attributes, attributes)
+            if not facts:
+                return session
+            return await self.changed(await self.store.change(session, **facts), *facts)
+
+    async def draft(self, ref: str, text: str) -> None:
+        """What a person is typing, kept below the open line of the file; nobody at work there is disturbed."""
+        session = await self.store.find(ref)
+        async with self.turns.of(session.id):
+            live = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+            if any(not run.aside for run in live):
+                raise Conflict(f"{session.slug} is at work: what is typed there is kept when it has ended")
+            await self.store.draft(session, self.redact(text))
 
     async def clear(self, ref: str) -> Session:
         session = await self.store.find(ref)
-        await self._no_live_run(session)
-        return await self.store.clear(session)
+        async with self.turns.of(session.id):
+            await self._no_live_run(session)
+            return await self.changed(await self.store.clear(session), "cleared")
 
     async def delete(self, ref: str) -> Session:
         """Put aside under another name, not destroyed; its path is where its folder is now."""
         session = await self.store.find(ref)
-        await self._no_live_run(session)
-        await self._nothing_left_below(session)
-        return replace(session, path=await self.store.delete(session), deleted=True)
+        async with self.turns.of(session.id):
+            await self._no_live_run(session)
+            await self._nothing_left_below(session)
+            gone = replace(session, path=await self.store.delete(session), deleted=True)
+            return await self.changed(gone, "deleted")
+
+    async def restore(self, ref: str) -> Session:
+        """A deleted session is where it was again, as long as it was not swept away."""
+        return await self.changed(await self.store.restore(ref), "restored")
 
     async def branch(
         self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
     ) -> Session:
-        return await self.store.branch(
+        made = await self.store.branch(
             await self.store.find(ref), at=at, include=include, name=self.redact(name)
+        )
+        return await self.changed(made, "branched")
+
+    async def changed(self, session: Session, *what: str) -> Session:
+        """Tells whoever listens, in any process, what was done to a session."""
+        return await told(
+            session, ", ".join(_SAID.get(each, each) for each in what), self.ledger, self.chance
         )
 
     async def _no_live_run(self, session: Session) -> None:
@@ -171,8 +258,9 @@ class Sessions:
                 raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
 
     async def _nothing_left_below(self, session: Session) -> None:
-        """Nobody below it is at work, and no result of it or for it waits to be heard."""
-        inner = [each for each in await self.store.sessions() if each.path.startswith(f"{session.path}/")]
+        """Nobody below it or in its other branches is at work, and no result of it or for it waits to be heard."""
+        folder = f"{top_folder(session)}/"
+        inner = [each for each in await self.store.sessions() if each.path.startswith(folder)]
         ids = {session.id, *(each.id for each in inner)}
 
         def step(tx: Tx) -> tuple[list[Run], list[Delivery]]:
@@ -191,6 +279,26 @@ class Sessions:
                 f"{len(left)} results of or for {session.slug} were not heard: `retinue inbox` shows them, and with "
                 "--drain they count as read"
             )
+
+
+def _by_session(runs: Sequence[Run]) -> dict[str, list[Run]]:
+    found: dict[str, list[Run]] = {}
+    for run in runs:
+        found.setdefault(run.session_id, []).append(run)
+    return found
+
+
+def _merged(before: Mapping[str, Any], said: Mapping[str, Any]) -> dict[str, Any]:
+    if ours := sorted(RESERVED & said.keys()):
+        raise Refused(f"the attribute {ours[0]!r} is the runtime's own: choose another name")
+    merged = {key: value for key, value in (dict(before) | dict(said)).items() if value is not None}
+    try:
+        size = len(json.dumps(merged))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise Usage(f"the attributes are no JSON: {error}") from error
+    if size > MOST_ATTRIBUTES:
+        raise Usage(f"the attributes would be over {MOST_ATTRIBUTES:,} characters long: keep less there")
+    return merged
 
 
 def _redacted(entry: Entry, redact: Redactor) -> Entry:

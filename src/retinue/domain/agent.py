@@ -134,6 +134,23 @@ class Defined:
     """What the definition asked for and the operator's ceiling took away."""
 
 
+def as_json(defined: Defined) -> dict[str, Any]:
+    """The shape of a row of `agents list`."""
+    agent = defined.agent
+    return {
+        "name": agent.name,
+        "display_name": agent.display_name,
+        "description": agent.description,
+        "type": str(agent.type),
+        "roles": [str(role) for role in agent.roles],
+        "model": agent.model,
+        "triggers": {"slash": list(agent.triggers.slash), "hotkeys": list(agent.triggers.hotkeys)},
+        "ui_visible": agent.ui_visible,
+        "visible": agent.ui_visible,
+        "source": defined.sources.get("name", ""),
+    }
+
+
 def preset_hash(text: str) -> str:
     """How a preset's text is recognised: whoever records it and whoever compares uses this."""
     return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16]

@@ -95,6 +95,10 @@ class Usage:
         return Usage(input=self.input + other.input, output=self.output + other.output)
 
 
+CALL = "call:"
+"""What the key of a wish begins with that a call made."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
     """A wish for a run, complete enough to be kept: the row in the ledger rebuilds everything from it."""
@@ -131,6 +135,11 @@ class Ask:
     """What set it off: a tool, a command, a slash command, a key."""
     ceilings: tuple[Ceiling, ...] = ()
     """What those above could hand on, for a run in a session that is not their child."""
+
+    @property
+    def call(self) -> str:
+        """The call that asked for it; empty when none did."""
+        return self.key.rpartition("/")[2] if self.key.startswith(CALL) else ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,7 +1,7 @@
 """A session: one conversation of one agent, kept as a folder."""
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Literal
@@ -11,6 +11,8 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.run import iso
 from retinue.domain.workspace import Workspace
 
+RESERVED = frozenset({"ask", "leaf", "role", "trigger"})
+"""Attributes that the runtime goes by: nobody else sets them."""
 SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
 MAX_SLUG = 80
 
@@ -90,6 +92,20 @@ def child_slug(agent: str, description: str, at: datetime) -> str:
 
 def stamp(at: datetime) -> str:
     return at.strftime("%Y%m%d%H%M%S")
+
+
+def in_order(sessions: Iterable[Session]) -> list[Session]:
+    """Pinned ones first, the most recently pinned before the others; the rest as they come."""
+    return sorted(
+        sessions, key=lambda each: each.pinned_at.timestamp() if each.pinned_at else 0, reverse=True
+    )
+
+
+def found_by(session: Session, words: str) -> bool:
+    """Whether a person who looks for these words would look for this one."""
+    texts = (session.name, session.slug, session.agent, session.last_snippet, *session.aliases)
+    text = "\n".join(each for each in texts if each).casefold()
+    return all(word in text for word in words.casefold().split())
 
 
 def as_json(session: Session) -> dict[str, Any]:

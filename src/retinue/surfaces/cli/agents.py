@@ -55,8 +55,11 @@ def agents() -> None:
 async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
     """Agents to choose from; definitions that are broken are named on standard error."""
     here = str(Path.cwd())
-    rows = [_row(defined) for defined in app.agents.all(here) if every or defined.agent.ui_visible]
-    terminal.rows(rows, COLUMNS, empty="no agents: write one to the agents folder of the configuration")
+    terminal.rows(
+        app.agents_json(here, hidden=every),
+        COLUMNS,
+        empty="no agents: write one to the agents folder of the configuration",
+    )
     for bad in app.agents.broken(here):
         terminal.note(str(bad), colour="31")
     if (sentence := app.agents.untrusted(here)) is not None:
@@ -68,19 +71,15 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
 @on_app()
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     """Every field of an agent with where it came from, and the tools it is offered."""
-    defined = app.agents.get(name, str(Path.cwd()))
-    judged = {tool.spec.name: verdict for tool, verdict in await app.tools(agent=name)}
-    offered = [tool for tool, verdict in judged.items() if verdict.ok]
-    withheld = {tool: verdict.rule for tool, verdict in judged.items() if not verdict.ok}
+    here = str(Path.cwd())
+    facts = await app.agent_json(name, here)
     if terminal.json:
-        facts = {"sources": dict(defined.sources), "clipped": list(defined.clipped)}
-        terminal.value(
-            {**native(defined.agent, whole=True), **facts, "offered": offered, "withheld": withheld}
-        )
+        terminal.value(facts)
         return
+    defined = app.agents.get(name, here)
     terminal.rows(_fields(defined), FIELD_COLUMNS, empty="")
-    terminal.line(f"\noffered: {', '.join(offered) or 'no tools'}")
-    for tool, rule in withheld.items():
+    terminal.line(f"\noffered: {', '.join(facts['offered']) or 'no tools'}")
+    for tool, rule in facts["withheld"].items():
         terminal.line(f"withheld: {tool} ({rule})")
     for sentence in defined.clipped:
         terminal.line(f"clipped: {sentence}")
@@ -191,20 +190,6 @@ def _tell(terminal: Terminal, one: foreign.Checked) -> None:
         terminal.line(
             f"does not load as it stands: {one.stands}; `retinue agents import` writes one that does"
         )
-
-
-def _row(defined: Defined) -> dict[str, Any]:
-    agent = defined.agent
-    return {
-        "name": agent.name,
-        "display_name": agent.display_name,
-        "description": agent.description,
-        "type": str(agent.type),
-        "roles": [str(role) for role in agent.roles],
-        "model": agent.model,
-        "ui_visible": agent.ui_visible,
-        "source": defined.sources.get("name", ""),
-    }
 
 
 def _shown(value: Any) -> str:

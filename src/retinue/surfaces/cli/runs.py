@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from retinue.app import App
-from retinue.domain.run import Run, Waiting, as_json, as_json_in_full
+from retinue.domain.run import Run, Waiting, as_json
 from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import spoken_to
 from retinue.surfaces.cli.options import Group
@@ -79,10 +79,10 @@ async def history(app: App, terminal: Terminal, limit: int) -> None:
 async def show_run(app: App, terminal: Terminal, run: str) -> None:
     """Everything that is known of one run, in words; with --json, every field."""
     found = await app.find_run(run)
-    held, effects = await app.sandbox(found), await app.effects(found)
     if terminal.json:
-        terminal.value(as_json_in_full(found, await app.delivery(found), effects) | {"sandbox": held})
+        terminal.value(await app.run_json(found.id))
         return
+    held, effects = await app.sandbox(found), await app.effects(found)
     relatives = await family(app, [found])
     for line in in_words(found, relatives, await app.awaited(found)):
         terminal.line(line)

@@ -9,7 +9,7 @@ from pathlib import Path
 import click
 
 from retinue.app.sessions import Sessions
-from retinue.domain.session import Session, as_json
+from retinue.domain.session import Session, as_json, in_order
 from retinue.domain.transcript import Said
 from retinue.domain.transcript import as_json as entry_as_json
 from retinue.errors import Failed, Usage
@@ -36,8 +36,7 @@ def sessions() -> None:
 async def list_sessions(app: Sessions, terminal: Terminal, agent: str | None, top: bool) -> None:
     """All sessions: pinned ones first, then the newest."""
     found = await app.sessions(agent=agent, children=not top)
-    found.sort(key=lambda session: session.pinned_at.timestamp() if session.pinned_at else 0, reverse=True)
-    terminal.rows((as_json(session) for session in found), SESSION_COLUMNS, empty=EMPTY)
+    terminal.rows((as_json(session) for session in in_order(found)), SESSION_COLUMNS, empty=EMPTY)
 
 
 @sessions.command("show")
@@ -93,7 +92,7 @@ async def clear_session(app: Sessions, terminal: Terminal, session: str) -> None
 @on_sessions(whole=True)
 async def delete_session(app: Sessions, terminal: Terminal, session: str) -> None:
     """Delete a session: its folder is renamed to *.deleted.<time>, no command finds it, and after 30 days it is gone.
-    Until then its old name brings it back: `undo` is the command for that.
+    Until then `retinue sessions restore` brings it back: `undo` is the whole command.
 
     A worktree that was made for it is removed if it is clean and nobody else is in it; one that holds work stays.
     """
@@ -101,10 +100,17 @@ async def delete_session(app: Sessions, terminal: Terminal, session: str) -> Non
     place = gone.workspace
     if place.source and Path(place.root).exists():
         terminal.note(f"its worktree holds work and stays: {place.root} (of {place.source})")
-    before, _, _ = gone.path.rpartition(".deleted.")
-    undo = shlex.join(["mv", gone.path, before])
+    undo = f"retinue sessions restore {gone.id}"
     facts = {"session_id": gone.id, "slug": gone.slug, "deleted": True, "path": gone.path, "undo": undo}
     terminal.facts(facts)
+
+
+@sessions.command("restore")
+@click.argument("session")
+@on_sessions()
+async def restore_session(app: Sessions, terminal: Terminal, session: str) -> None:
+    """Bring a deleted session back: SESSION is its id, its slug, or its folder's name since then."""
+    await _shown(app, terminal, (await app.restore(session)).id)
 
 
 @sessions.command("rename")

@@ -203,6 +203,17 @@ async def _exactly(wanted: str, agent: str, ports: Ports) -> Session:
 
 
 async def _answered(run: Run, message: _Message, ports: Ports) -> str:
+    facts = await reported(run, ports, wait=message.wait, seconds=message.seconds)
+    if "error" in facts:
+        raise Failed(said(**facts))
+    return said(**facts)
+
+
+async def reported(
+    run: Run, ports: Ports, *, wait: bool, seconds: float, later: str = LATER
+) -> dict[str, object]:
+    """What became of a message so far, in the seed's shape; `error` is there when it came to nothing. `later` says how
+    the response comes when it comes later."""
     known: dict[str, object] = {
         "agentId": run.agent,
         "sessionId": run.session_id,
@@ -210,44 +221,42 @@ async def _answered(run: Run, message: _Message, ports: Ports) -> str:
         "created": run.ask.session is None,
         "responseId": run.id,
     }
-    if not message.wait:
-        status = "queued" if await ports.ledger.look(lambda tx: _behind(run, tx)) else "started"
-        return said(mode="async", status=status, **known, messageId=run.id if status == "queued" else None)
+    if not wait:
+        queued = await ports.ledger.look(lambda tx: behind(run, tx))
+        asked = {"mode": "async", "status": "queued" if queued else "started", **known}
+        return asked | ({"messageId": run.id} if queued else {})
     if run.status.live or await ports.ledger.look(lambda tx: tx.deliveries(run=run.id, answers=False)):
-        return _later(run, message, known, ports)
+        return {"mode": "sync"} | known | _later(run, seconds, later.format(run=run.id), ports)
     if run.status is not Status.DONE:
-        summed_up = {"response": harmless(run.text)} if run.reason is Reason.INTERRUPTED and run.text else {}
-        raise Failed(_fault("agent_message_failed", error(run), beside=known | summed_up))
-    return said(
-        mode="sync",
-        status="complete",
+        told = {"error": {"code": "agent_message_failed", "message": error(run)}} | known
+        summed_up = run.reason is Reason.INTERRUPTED and run.text
+        return told | ({"response": harmless(run.text)} if summed_up else {})
+    return {
+        "mode": "sync",
+        "status": "complete",
         **known,
-        response=capped(harmless(run.text), MAX_RESPONSE),
-        truncated=len(harmless(run.text)) > MAX_RESPONSE,
-        durationMs=run.duration_ms,
-        toolCallCount=run.tool_calls,
-        toolCalls=await _tool_calls(run, ports),
-    )
+        "response": capped(harmless(run.text), MAX_RESPONSE),
+        "truncated": len(harmless(run.text)) > MAX_RESPONSE,
+        "durationMs": run.duration_ms,
+        "toolCallCount": run.tool_calls,
+        "toolCalls": await _tool_calls(run, ports),
+    }
 
 
-def _later(run: Run, message: _Message, known: dict[str, object], ports: Ports) -> str:
+def _later(run: Run, seconds: float, later: str, ports: Ports) -> dict[str, object]:
     """Nobody waits for it (any more), and it goes on: its conversation was busy, its time is up, or a person sent it
     to the background."""
-    later = LATER.format(run=run.id)
     until = run.ask.wait_until
     if run.started_at is None and (until is None or ports.chance.now() < until):
-        return said(mode="sync", status="queued", **known, messageId=run.id, message=f"Busy. {later}")
-    whole = int(message.seconds) if message.seconds.is_integer() else message.seconds
-    return said(
-        mode="sync",
-        status="timeout",
-        **known,
-        timeoutSeconds=whole,
-        message=f"No response yet, and the agent goes on. {later}",
-    )
+        return {"status": "queued", "messageId": run.id, "message": f"Busy. {later}"}
+    return {
+        "status": "timeout",
+        "timeoutSeconds": int(seconds) if seconds.is_integer() else seconds,
+        "message": f"No response yet, and the agent goes on. {later}",
+    }
 
 
-def _behind(run: Run, tx: Tx) -> bool:
+def behind(run: Run, tx: Tx) -> bool:
     """Whether it has not begun because its conversation is busy with something else."""
     now = tx.run(run.id) or run
     others = tx.runs(session=run.session_id, status=LIVE) if now.status is Status.QUEUED else ()

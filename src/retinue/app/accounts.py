@@ -1,0 +1,71 @@
+"""Accounts of runs: everything that is known of each, as programs are told it."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from retinue.app.looking import delivery_of, effects_of
+from retinue.app.sessions import LIVE
+from retinue.domain.approval import State
+from retinue.domain.level import Level
+from retinue.domain.run import Run, as_json_in_full, iso
+from retinue.errors import NotFound
+from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Tx
+
+
+class Accounts(ABC):
+    """The part of the application that gives them."""
+
+    _ledger: SqliteLedger
+
+    @abstractmethod
+    async def sandbox(self, run: Run) -> Level | None: ...
+
+    async def run_json(self, run_id: str) -> dict[str, Any]:
+        """What `runs show --json` prints of one, with the call that asked for it."""
+
+        def step(tx: Tx) -> tuple[Run, dict[str, Any]]:
+            run = tx.run(run_id, family=True)
+            if run is None:
+                raise NotFound(f"there is no run {run_id}: `retinue runs history` lists them")
+            return run, _account(run, tx, _pending(tx))
+
+        run, facts = await self._ledger.look(step)
+        return facts | {"sandbox": await self.sandbox(run)}
+
+    async def runs_json(
+        self,
+        *,
+        live: bool = False,
+        session: str | None = None,
+        root: str | None = None,
+        limit: int | None = None,
+    ) -> list[dict[str, Any]]:
+        """Of all, or of those that are going on, the newest first; how tightly commands were held is not looked up in
+        their files."""
+
+        def step(tx: Tx) -> list[dict[str, Any]]:
+            found = tx.runs(
+                status=LIVE if live else None, session=session, root=root, limit=limit, family=True
+            )
+            pending = _pending(tx) if found else {}
+            return [_account(run, tx, pending) for run in found]
+
+        return await self._ledger.look(step)
+
+
+def _account(run: Run, tx: Tx, pending: dict[str, list[str]]) -> dict[str, Any]:
+    return as_json_in_full(run, delivery_of(run, tx), effects_of(run, tx)) | {
+        "approvals": pending.get(run.id, []),
+        "root": run.root,
+        "created_at": iso(run.created_at),
+        "call": run.ask.call or None,
+    }
+
+
+def _pending(tx: Tx) -> dict[str, list[str]]:
+    """What waits for a person, by run."""
+    found: dict[str, list[str]] = {}
+    for each in tx.approvals(state=[State.PENDING]):
+        found.setdefault(each.run, []).append(each.id)
+    return found

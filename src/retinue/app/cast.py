@@ -1,0 +1,38 @@
+"""The cast: which agents there are, and what each is made of, as lists and programs are told it."""
+
+from abc import ABC, abstractmethod
+from typing import Any
+
+from retinue.domain.agent import as_json
+from retinue.domain.rule import Verdict
+from retinue.ports import Tool
+from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.definitions import native
+
+
+class Cast(ABC):
+    """The part of the application that knows who could do the work."""
+
+    agents: DefinitionCatalogue
+
+    @abstractmethod
+    async def tools(
+        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+    ) -> list[tuple[Tool, Verdict]]:
+        """Every known tool with the verdict of the one gate."""
+
+    def agents_json(self, at: str | None = None, *, hidden: bool = False) -> list[dict[str, Any]]:
+        """Those that can be chosen where somebody works; with `hidden` also those that people are not shown."""
+        return [as_json(each) for each in self.agents.all(at) if hidden or each.agent.ui_visible]
+
+    async def agent_json(self, name: str, at: str | None = None) -> dict[str, Any]:
+        """Every field of one, where each came from, and the tools it is offered."""
+        defined = self.agents.get(name, at)
+        judged = {tool.spec.name: verdict for tool, verdict in await self.tools(agent=name, at=at)}
+        return {
+            **native(defined.agent, whole=True),
+            "sources": dict(defined.sources),
+            "clipped": list(defined.clipped),
+            "offered": [tool for tool, verdict in judged.items() if verdict.ok],
+            "withheld": {tool: verdict.rule for tool, verdict in judged.items() if not verdict.ok},
+        }

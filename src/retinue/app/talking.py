@@ -1,0 +1,139 @@
+"""Talking: a program begins a conversation, says something in it, and gets one answer in one shape."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from retinue.app.change import told
+from retinue.app.sessions import LIVE
+from retinue.app.turns import Turns
+from retinue.domain.redact import Redactor
+from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.session import Session
+from retinue.engine.local import LocalEngine
+from retinue.errors import Conflict, Usage
+from retinue.ports import Ports
+from retinue.runtime.spawn import begin
+from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.files import FileStore
+from retinue.tools.doors.agents_message import behind, reported
+
+KEYED = "http:"
+"""What the key of a wish begins with that a program gave a key of its own."""
+MOST_KEY = 200
+LATER = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Message:
+    """What is said to a session, and how its answer is waited for."""
+
+    content: str
+    wait: bool = True
+    timeout: float = 300
+    """Seconds; 0 is the longest there is."""
+    key: str = ""
+    """Whoever says the same with the same key says it once."""
+
+
+class Talking(ABC):
+    """The part of the application that programs converse with."""
+
+    store: FileStore
+    agents: DefinitionCatalogue
+    redact: Redactor
+    turns: Turns
+    _ports: Ports
+    _engine: LocalEngine
+
+    @abstractmethod
+    async def named(self, ref: str) -> Session: ...
+
+    @abstractmethod
+    async def find_run(self, ref: str) -> Run: ...
+
+    @abstractmethod
+    async def start(self, text: str | None, *, session: str | None = None, key: str = "") -> Run: ...
+
+    @abstractmethod
+    async def _ledger_opens(self) -> None: ...
+
+    @abstractmethod
+    def _not_denied(self, name: str) -> None: ...
+
+    async def create(self, agent: str, *, name: str | None = None, workspace: str | None = None) -> Session:
+        """A new session, idle until something is said in it. Without a workspace it works where this process is, or in
+        the person's home when that is nowhere."""
+        self.agents.ensure_general()
+        self._not_denied(agent)
+        root = _folder(workspace)
+        self.agents.get(agent, root)
+        await self._ledger_opens()
+        made = await begin(agent, root, self._ports, name=None if name is None else self.redact(name))
+        return await told(made, "created", self._ports.ledger, self._ports.chance)
+
+    async def message(self, ref: str, message: Message) -> tuple[Run, dict[str, Any]]:
+        """The run that answers it, and what became of that so far. Whoever stops waiting stops nothing else."""
+        if not message.content.strip():
+            raise Usage("the content is empty: say something")
+        if len(message.key) > MOST_KEY or not message.key.isprintable():
+            raise Usage(f"a key is at most {MOST_KEY} characters that can be seen")
+        session = await self.named(ref)
+        run = await self._said(session, message)
+        seconds = float(self._ports.limits.deadline(message.timeout))
+        if message.wait and not await self._ports.ledger.look(lambda tx: behind(run, tx)):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(seconds):
+                    await self._at_rest(run)
+        now = await self.find_run(run.id)
+        return now, await reported(now, self._ports, wait=message.wait, seconds=seconds, later=LATER)
+
+    async def _said(self, session: Session, message: Message) -> Run:
+        async with self.turns.of(session.id):
+            key = f"{KEYED}{message.key}" if message.key else ""
+            if key and (first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key))):
+                return self._same(first, session, message)
+            await self._undraft(session, message.content)
+            return self._same(
+                await self.start(message.content, session=session.id, key=key), session, message
+            )
+
+    def _same(self, run: Run, session: Session, message: Message) -> Run:
+        """A key that stands for something else is a mistake of whoever gives it."""
+        if run.session_id == session.id and (not message.key or run.ask.task == self.redact(message.content)):
+            return run
+        raise Conflict(f"the key {message.key!r} was given for another message: run {run.id} in {run.slug}")
+
+    async def _undraft(self, session: Session, content: str) -> None:
+        """What was kept while a person typed the beginning of this is part of it: it is not said twice."""
+        live = await self._ports.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+        typed = "" if any(not run.aside for run in live) else await self.store.typed(session)
+        if typed and content.strip().startswith(typed.strip()):
+            await self.store.draft(session, "")
+
+    async def _at_rest(self, run: Run) -> None:
+        """Until it has ended, or waits for words of a person. Others may work it, or answer what it asks."""
+        while True:
+            await self._engine.wait(run.id)
+            now = await self.find_run(run.id)
+            if now.status.final or (now.status is Status.WAITING and now.waiting_for is Waiting.PERSON):
+                return
+            await self._engine.change()
+
+
+def _folder(workspace: str | None) -> str:
+    here = Path.cwd()
+    chosen = (Path.home() if here == Path("/") else here) if workspace is None else Path(workspace)
+    if not chosen.is_absolute():
+        raise Usage(f"the workspace {workspace} is no absolute path: say where it is from / on")
+    try:
+        root = chosen.resolve()
+        there = root.is_dir()
+    except (OSError, ValueError, RuntimeError) as error:
+        raise Usage(f"the workspace {workspace} cannot be looked at: {error}") from error
+    if not there:
+        raise Usage(f"the workspace {workspace} is not a folder")
+    return str(root)
