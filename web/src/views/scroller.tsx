@@ -46,7 +46,10 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
   const tops = positions(rows, heights.current);
   const view = box.current?.clientHeight ?? 800;
   const total = tops[rows.items.length]!;
-  const top = stick.current ? Math.max(0, total - view) : (box.current?.scrollTop ?? 0) - (column.current?.offsetTop ?? 0);
+  const kept = stick.current || !reading.current ? -1 : indexOf(rows, reading.current.key);
+  const top = stick.current ? Math.max(0, total - view)
+    : kept >= 0 ? tops[kept]! - reading.current!.offset
+    : (box.current?.scrollTop ?? 0) - (column.current?.offsetTop ?? 0);
   const from = at(tops, top - MARGIN);
   const to = Math.min(rows.items.length, at(tops, top + view + MARGIN) + 1);
 
@@ -121,13 +124,14 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     if (outer.scrollTop < NEAR_TOP) rows.onTop();
   };
 
-  /** Remembers the first row in view, and how far it stands from the top. */
+  /** Remembers the first row in view, and how far it stands from the top; none, where one went further than rows are. */
   const note = (): void => {
     const outer = box.current;
+    reading.current = null;
     for (const row of column.current?.children ?? []) {
       const one = row as HTMLElement;
       if (!outer || !one.dataset.key || one.offsetTop + one.offsetHeight <= outer.scrollTop) continue;
-      reading.current = { key: one.dataset.key, offset: one.offsetTop - outer.scrollTop };
+      if (one.offsetTop < outer.scrollTop + outer.clientHeight) reading.current = { key: one.dataset.key, offset: one.offsetTop - outer.scrollTop };
       return;
     }
   };
@@ -163,6 +167,10 @@ function positions<T>(rows: Rows<T>, heights: ReadonlyMap<string, number>): Floa
     tops[i + 1] = tops[i]! + (heights.get(rows.keyOf(item)) ?? rows.guess(item));
   }
   return tops;
+}
+
+function indexOf<T>(rows: Rows<T>, key: string): number {
+  return rows.items.findIndex((item) => rows.keyOf(item) === key);
 }
 
 /** The row at a height, by halving. */

@@ -156,7 +156,7 @@ export function Fell({ run }: { run: Seen }): JSX.Element {
       <Icon name={run.status === "cancelled" ? "stop" : "alert"} size={14} />
       <span>
         <b>{capital(STATUS[run.status])}</b>
-        {run.error && <>: {run.error}</>}
+        {run.error && <>: {run.error.replace(/\.?$/, ".")}</>}
         {can && ADVICE[run.reason] && <span class="advice"> {ADVICE[run.reason]}</span>}
       </span>
     </div>
