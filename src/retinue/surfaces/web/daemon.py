@@ -71,10 +71,12 @@ class Daemon:
             os.close(lock)
 
     def _house(self, url: str, bound: str) -> House:
+        keys = Keys(self._home)
+        self._app.redact.learn(keys.token)
         return House(
             app=self._app,
             hub=Hub(self._app),
-            keys=Keys(self._home),
+            keys=keys,
             started_at=datetime.now(UTC),
             url=url,
             bound=bound,
