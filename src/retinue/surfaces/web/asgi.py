@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from pathlib import Path as Folder
 from typing import Any
 
 from starlette.applications import Starlette
@@ -31,14 +32,14 @@ STATUS: Sequence[tuple[type[RetinueError], int]] = (
 """What an error is over HTTP; the first that fits counts, and any other is 500."""
 
 
-def application(house: House, routes: Sequence[Route]) -> ASGIApp:
-    """Everything that can be asked, behind the wall."""
+def application(house: House, routes: Sequence[Route], *, static: Folder = page.STATIC) -> ASGIApp:
+    """Everything that can be asked, behind the wall; `static` is where the page's files are."""
     paths: dict[str, dict[str, Route]] = {}
     for each in routes:
         paths.setdefault(each.path, {})[each.method] = each
     asked = [Path(path, _endpoint(house, by), methods=list(by)) for path, by in paths.items()]
     inner = Starlette(
-        routes=[*asked, *page.routes(house)],
+        routes=[*asked, *page.routes(house, static)],
         exception_handlers={HTTPException: _missed, Turned: _turned, Exception: _defect},
     )
     inner.router.redirect_slashes = False

@@ -45,11 +45,11 @@ NO_PAGE = (
 )
 
 
-def routes(house: House) -> list[Route]:
+def routes(house: House, static: Path) -> list[Route]:
     async def front(request: Request) -> Response:
         if request.state.caller is None:
             return _told(401, NO_KEY)
-        return _served(request, INDEX) or _told(503, NO_PAGE)
+        return _served(request, INDEX, static) or _told(503, NO_PAGE)
 
     async def enter(request: Request) -> Response:
         if request.method == "HEAD":  # whoever only looks does not use it up
@@ -69,7 +69,7 @@ def routes(house: House) -> list[Route]:
         return response
 
     async def file(request: Request) -> Response:
-        found = _served(request, request.path_params["name"])
+        found = _served(request, request.path_params["name"], static)
         if found is None:
             raise Turned(404, "there is no such file: / is the page, and /api/openapi.json lists the API")
         return found
@@ -83,9 +83,9 @@ class _Found:
     coding: str
 
 
-def _served(request: Request, name: str) -> Response | None:
+def _served(request: Request, name: str, static: Path) -> Response | None:
     """A file that the folder lists under just this name: what was asked for is compared, and never opened."""
-    there = {each.name: each for each in STATIC.iterdir() if _plain(each)} if STATIC.is_dir() else {}
+    there = {each.name: each for each in static.iterdir() if _plain(each)} if static.is_dir() else {}
     if name not in there or (kind := TYPES.get(Path(name).suffix)) is None:
         return None
     found = _packed(request, name, there)
