@@ -65,6 +65,8 @@ class Daemon:
                 await self._worked(house.hub, until_idle=until_idle)
                 await self._app.drain(DRAIN_SECONDS)
                 house.hub.close()
+        except ExceptionGroup as several:
+            raise several.exceptions[0] from several
         finally:
             with suppress(OSError):
                 (self._home / remote.SOCKET).unlink()

@@ -52,30 +52,35 @@ class Stream:
         self.cut = False
         self.abort: Callable[[], None] | None = None
         """Takes the connection away without waiting for the other side."""
-        self._waiting: deque[tuple[bytes, int]] = deque()
+        self._pieces: deque[tuple[bytes, int]] = deque()
         self._count = 0
         self._bytes = 0
         self._more = asyncio.Event()
+
+    @property
+    def waiting(self) -> int:
+        """How many events it has not taken."""
+        return self._count
 
     def put(self, raw: bytes, count: int) -> None:
         """One event, or several in one piece."""
         if self.ended:
             return
         full = self._count + count > MOST or self._bytes + len(raw) > MOST_BYTES
-        if full and self._waiting:
+        if full and self._pieces:
             self.cut_off()
             return
-        self._waiting.append((raw, count))
+        self._pieces.append((raw, count))
         self._count += count
         self._bytes += len(raw)
         self._more.set()
 
     async def take(self) -> bytes:
         """All that waits; nothing: it is over."""
-        while not self._waiting and not self.ended:
+        while not self._pieces and not self.ended:
             self._more.clear()
             await self._more.wait()
-        raw = self._waiting[0][0] if len(self._waiting) == 1 else b"".join(each for each, _ in self._waiting)
+        raw = self._pieces[0][0] if len(self._pieces) == 1 else b"".join(each for each, _ in self._pieces)
         self._forget()
         return raw
 
@@ -99,5 +104,5 @@ class Stream:
         self.end()
 
     def _forget(self) -> None:
-        self._waiting.clear()
+        self._pieces.clear()
         self._count = self._bytes = 0
