@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from retinue.domain.agent import as_json
+from retinue.domain.agent import NAME, as_json
 from retinue.domain.rule import Verdict
 from retinue.ports import Tool
 from retinue.store.catalogue import DefinitionCatalogue
@@ -27,6 +27,8 @@ class Cast(ABC):
 
     async def agent_json(self, name: str, at: str | None = None) -> dict[str, Any]:
         """Every field of one, where each came from, and the tools it is offered."""
+        if not NAME.fullmatch(name):
+            raise self.agents.missing(name)
         defined = self.agents.get(name, at)
         judged = {tool.spec.name: verdict for tool, verdict in await self.tools(agent=name, at=at)}
         return {

@@ -41,6 +41,12 @@ class Inbox:
 
         return await self._ports.ledger.look(step)
 
+    async def unheard(self) -> int:
+        """How many results wait to be heard of."""
+        return await self._ports.ledger.look(
+            lambda tx: len(tx.deliveries(state=[Delivered.PENDING], answers=False))
+        )
+
     async def drain_inbox(self, session: str | None = None) -> list[Shown]:
         """A person has read them: they are not announced to a model any more. What an open call waits for stays."""
         of = await self._of(session)

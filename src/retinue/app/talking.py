@@ -10,6 +10,7 @@ from typing import Any
 from retinue.app.change import told
 from retinue.app.sessions import LIVE
 from retinue.app.turns import Turns
+from retinue.domain.agent import NAME
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
@@ -68,6 +69,8 @@ class Talking(ABC):
         """A new session, idle until something is said in it. Without a workspace it works where this process is, or in
         the person's home when that is nowhere."""
         self.agents.ensure_general()
+        if not NAME.fullmatch(agent):
+            raise self.agents.missing(agent)
         self._not_denied(agent)
         root = _folder(workspace)
         self.agents.get(agent, root)

@@ -1,6 +1,5 @@
 """The application as the server calls it: a request becomes a wish, its route does it, and the answer is JSON."""
 
-import json
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path as Folder
 from typing import Any
@@ -14,6 +13,7 @@ from starlette.types import ASGIApp
 
 from retinue.errors import Conflict, Held, NobodyHere, NoRoom, NotFound, Refused, RetinueError, Usage
 from retinue.surfaces.web import page
+from retinue.surfaces.web.encoding import encoded
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.reading import read
 from retinue.surfaces.web.refusal import DEFECT, Turned, shaped
@@ -82,7 +82,7 @@ def _missed(_request: Request, error: Exception) -> Response:
 
 
 def answered(value: object, status: int = 200) -> Response:
-    return Response(json.dumps(value).encode(), status, media_type="application/json")
+    return Response(encoded(value), status, media_type="application/json")
 
 
 def failed(status: int, code: str, message: str, **details: Any) -> Response:

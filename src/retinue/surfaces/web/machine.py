@@ -5,11 +5,15 @@ from collections import Counter
 from typing import Any
 
 from retinue import __version__
+from retinue.domain.right import Right
 from retinue.domain.run import iso
 from retinue.surfaces.web.house import House
-from retinue.surfaces.web.route import Right, Route, Wish
+from retinue.surfaces.web.route import Route, Wish
+from retinue.surfaces.web.shapes import Health, Link, Looking, Stopping
 
 Anything = Wish[Any, Any]
+PLAYED = ("local:", "scripted:")
+"""Models that show how things work, and do little else."""
 
 
 async def health(house: House, _wish: Anything) -> dict[str, Any]:
@@ -24,14 +28,15 @@ async def health(house: House, _wish: Anything) -> dict[str, Any]:
         "started_at": iso(house.started_at),
         "sandbox": str(await app.level()),
         "model": app.config.default_model(),
-        "demonstration": False,
-        "seq": await app.ledger.look(lambda tx: tx.last_seq()),
+        "demonstration": (app.config.default_model() or "").startswith(PLAYED),
+        "seq": await app.last_seq(),
         "counts": {
             "sessions": len(await app.sessions()),
             "queued": live["queued"],
             "running": live["running"],
             "waiting": live["waiting"],
             "approvals": len(await app.approvals()),
+            "inbox": await app.unheard(),
         },
     }
 
@@ -51,13 +56,21 @@ async def stop(house: House, _wish: Anything) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route(method="GET", path="/api/health", right=Right.READ, does=health, says="How the daemon is."),
+    Route(
+        method="GET",
+        path="/api/health",
+        right=Right.READ,
+        does=health,
+        says="How the daemon is, and how much is going on.",
+        gives=Health,
+    ),
     Route(
         method="POST",
         path="/api/look",
         right=Right.RUN,
         does=look,
         says="Something was left for the daemon: it looks at once.",
+        gives=Looking,
     ),
     Route(
         method="POST",
@@ -65,6 +78,14 @@ ROUTES = (
         right=Right.ADMIN,
         does=link,
         says="A link that opens the page, once.",
+        gives=Link,
     ),
-    Route(method="POST", path="/api/stop", right=Right.ADMIN, does=stop, says="The daemon drains and ends."),
+    Route(
+        method="POST",
+        path="/api/stop",
+        right=Right.ADMIN,
+        does=stop,
+        says="The daemon drains and ends.",
+        gives=Stopping,
+    ),
 )

@@ -13,7 +13,7 @@ from retinue.store.strict_yaml import Mistake
 from retinue.surfaces.web.keys import Caller
 from retinue.surfaces.web.line import Limits
 from retinue.surfaces.web.refusal import Turned
-from retinue.surfaces.web.route import Nothing, Route, Wish
+from retinue.surfaces.web.route import Route, Wish
 
 REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 """How a thing is named in an address; whatever is not so names nothing, and no folder is asked about it."""
@@ -95,8 +95,8 @@ async def _body(route: Route, request: Request) -> Any:
     if kind is not None and not JSON.fullmatch(kind):
         raise Turned(415, "a body is JSON: send it with Content-Type: application/json")
     raw = await _heard(request)
-    if not raw and route.takes is Nothing:
-        return None
+    if not raw and not any(each.required for each in msgspec.structs.fields(route.takes)):
+        return route.takes()
     if kind is None:
         raise Turned(415, "a body is JSON, and says so: send it with Content-Type: application/json")
     return understood(raw, route.takes)

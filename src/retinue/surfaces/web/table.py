@@ -2,7 +2,15 @@
 
 from collections.abc import Sequence
 
-from retinue.surfaces.web import events, machine
+from retinue.surfaces.web import agents, events, machine, people, runs, sessions, talk
 from retinue.surfaces.web.route import Route
 
-ROUTES: Sequence[Route] = (*machine.ROUTES, *events.ROUTES)
+ROUTES: Sequence[Route] = (
+    *machine.ROUTES,
+    *agents.ROUTES,
+    *sessions.ROUTES,
+    *talk.ROUTES,
+    *runs.ROUTES,
+    *people.ROUTES,
+    *events.ROUTES,
+)

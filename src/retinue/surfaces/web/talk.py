@@ -1,0 +1,110 @@
+"""Routes inside a conversation: what was said in it, and saying more."""
+
+from collections.abc import AsyncGenerator
+from typing import Any
+
+from starlette.responses import Response as Answer
+from starlette.responses import StreamingResponse
+
+from retinue.app.talking import Message
+from retinue.domain.right import Right
+from retinue.domain.run import Status
+from retinue.domain.transcript import Entry, as_json
+from retinue.errors import Usage
+from retinue.store.page import Span
+from retinue.surfaces.web.asgi import failed
+from retinue.surfaces.web.asked import EntriesQuery, Saying
+from retinue.surfaces.web.encoding import encoded
+from retinue.surfaces.web.house import House
+from retinue.surfaces.web.route import Nothing, Route, Wish
+from retinue.surfaces.web.shapes import EntryShown, Response
+
+AROUND = 100
+"""Entries around one, where nobody says how many."""
+
+CODES = {
+    "usage": "invalid_arguments",
+    "not_found": "agent_session_error",
+    "conflict": "agent_session_error",
+    "held": "agent_session_error",
+    "nobody_here": "agent_session_error",
+    "refused": "agent_not_accessible",
+    "out_of_scope": "agent_not_accessible",
+    "bad_config": "agent_not_available",
+    "bad_definition": "agent_not_available",
+    "failed": "agent_message_failed",
+    "unreadable": "agent_message_failed",
+}
+"""What the seed of `agents_message` calls what goes wrong."""
+
+
+async def entries(house: House, wish: Wish[EntriesQuery, Nothing]) -> Answer | list[dict[str, Any]]:
+    asked = wish.query
+    if sum(map(bool, (asked.before, asked.after, asked.around))) > 1:
+        raise Usage("before, after and around exclude each other: say one of them")
+    session = await house.app.named(wish.ref)
+    if asked.limit is None and not asked.around:
+        return await _all(house.app.between(session.id, after=asked.after, before=asked.before))
+    span = Span(limit=asked.limit or AROUND, before=asked.before, after=asked.after, around=asked.around)
+    return [as_json(entry) for entry in await house.app.page(session.id, span)]
+
+
+async def _all(portions: AsyncGenerator[list[Entry]]) -> Answer:
+    """One array of any length, in little memory. What can be wrong is found before the answer begins."""
+    nothing: list[Entry] = []
+    first = await anext(portions, nothing)
+
+    async def body() -> AsyncGenerator[bytes]:
+        yield b"["
+        comma = b""
+        portion: list[Entry] | None = first
+        while portion is not None:
+            if portion:
+                yield comma + b",".join(encoded(as_json(entry)) for entry in portion)
+                comma = b","
+            portion = await anext(portions, None)
+        yield b"]"
+
+    return StreamingResponse(body(), media_type="application/json")
+
+
+async def said(house: House, wish: Wish[Nothing, Saying]) -> Answer | dict[str, Any]:
+    body = wish.body
+    message = Message(content=body.content, wait=body.mode == "sync", timeout=body.timeout, key=wish.key)
+    run, facts = await house.app.message(wish.ref, message)
+    told = facts.pop("error", None)
+    if told is None:
+        return {name: fact for name, fact in facts.items() if fact is not None}
+    status = 409 if run.status is Status.CANCELLED else 422
+    more = {"status": str(run.status), "reason": None if run.reason is None else str(run.reason)}
+    return failed(status, told["code"], told["message"], **facts, **more)
+
+
+ROUTES = (
+    Route(
+        method="GET",
+        path="/api/sessions/{ref}/entries",
+        right=Right.READ,
+        does=entries,
+        says="What was said, oldest first: all of it, the newest, or those before, after or around an entry.",
+        query=EntriesQuery,
+        gives=list[EntryShown],
+    ),
+    Route(
+        method="POST",
+        path="/api/sessions/{ref}/messages",
+        right=Right.RUN,
+        does=said,
+        says="Says something in a session: its agent answers in one run, which waits its turn where the session is "
+        "busy, and goes on whoever stops waiting for it.",
+        takes=Saying,
+        gives=Response,
+        errors={
+            403: "The configuration denies the agent.",
+            409: "It waits for an approval, another process has it open, the run was cancelled, or the "
+            "Idempotency-Key was given for another message.",
+            422: "The run ended without a response; details say which.",
+        },
+        codes=CODES,
+    ),
+)
