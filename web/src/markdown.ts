@@ -17,11 +17,11 @@ const marked = new Marked({ gfm: true, breaks: false, async: false });
 
 marked.use({
   renderer: {
-    html: ({ text }: Tokens.HTML | Tokens.Tag) => escaped(text),
-    image: ({ href, text }: Tokens.Image) => anchor(href, escaped(text ? `image: ${text}` : "image"), true),
+    html: (token: Tokens.HTML | Tokens.Tag) => ("block" in token && token.block ? `<p>${escaped(token.text.trim())}</p>` : escaped(token.text)),
+    image: ({ href, text }: Tokens.Image) => anchor(href, escaped(text ? `image: ${text}` : "image"), ""),
     link({ href, tokens }: Tokens.Link) {
       const inner = this.parser.parseInline(tokens);
-      return anchor(href, inner, plain(inner) !== href);
+      return anchor(href, inner, plain(inner));
     },
     heading({ tokens, depth }: Tokens.Heading) {
       const level = Math.min(6, depth + 2);
@@ -32,11 +32,12 @@ marked.use({
   },
 });
 
-function anchor(href: string, inner: string, say: boolean): string {
+/** A link whose words are not its address says where it leads. */
+function anchor(href: string, inner: string, words: string): string {
   const url = LEADS.test(href) ? parsed(href) : null;
   if (!url) return `${inner} <span>${escaped(href)}</span>`;
   const where = url.protocol === "mailto:" ? url.pathname : url.host;
-  const shown = say || url.username ? ` <span>${escaped(where)}</span>` : "";
+  const shown = url.username || (words !== href && words !== where) ? ` <span>${escaped(where)}</span>` : "";
   return `<a href="${escaped(url.href)}">${inner}${shown}</a>`;
 }
 

@@ -92,12 +92,20 @@ export async function attempt<T>(deed: () => Promise<T>): Promise<T | null> {
   }
 }
 
+let whenUnreachable = (): void => undefined;
+
+/** Whoever keeps the connection hears of every request that nobody answered. */
+export function onUnreachable(act: () => void): void {
+  whenUnreachable = act;
+}
+
 export function complain(error: unknown): void {
+  if (error instanceof Refusal && error.unreachable) whenUnreachable();
   if (error instanceof Refusal && error.status === 401) {
     connection.value = "barred";
     return;
   }
-  if (error instanceof Refusal && error.unreachable && connection.value === "lost") return;
+  if (error instanceof Refusal && error.unreachable && connection.value !== "open") return;
   toast(error instanceof Error ? error.message : String(error), { bad: true });
 }
 

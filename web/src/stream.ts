@@ -3,7 +3,7 @@
 import { api, Refusal } from "./api.ts";
 import * as runs from "./runs.ts";
 import { KINDS, type Told } from "./shapes.ts";
-import { connection, health, openId, refreshApprovals, refreshInbox, refreshMachine, refreshSessions, put, byId } from "./store.ts";
+import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions } from "./store.ts";
 import * as talk from "./talk.ts";
 
 const PATIENCE = 60_000;
@@ -89,6 +89,9 @@ export function begin(): void {
       lost = true;
       listen();
     }
+  });
+  onUnreachable(() => {
+    if (source && source.readyState !== EventSource.CLOSED) void fail(source);
   });
   listen();
   seq ||= health.value?.seq ?? 0;

@@ -71,7 +71,7 @@ export const items = computed<readonly Item[]>(() => {
 const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
 
 function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
-  const found: Item[] = flows.value.map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow }));
+  const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow }));
   for (const sent of pending.value) {
     if (!there.has(sent.run) && !waits(sent)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
   }
