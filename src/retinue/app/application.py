@@ -10,6 +10,7 @@ from retinue.app.accounts import Accounts
 from retinue.app.beside import MOVES, Beside, Terms, beside
 from retinue.app.cast import Cast
 from retinue.app.commands import Commands, loosest
+from retinue.app.ear import Ear
 from retinue.app.giving import Giving
 from retinue.app.inbox import Inbox
 from retinue.app.log import log_line
@@ -30,6 +31,7 @@ from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, iso
 from retinue.domain.session import Session
+from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
@@ -186,6 +188,8 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         """Interrupted runs go on from their files, and so do those whose question nobody answered in time."""
         await control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
         await clear_all(self._ports)
+        if self._beside is not None:
+            await self._beside.outlived(self._owner_is_alive)
         if ref is None:
             return await take_up(await self.interrupted(), self._ports)
         run = await self.find_run(ref)
@@ -194,6 +198,8 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
 
     async def _resumed(self, run: Run) -> list[Run]:
         if run.status.live and self._lives(run):
+            if run.owner == self._worker():
+                return [run]  # the daemon beside this process goes on with it already
             raise Conflict(f"run {run.id} is being worked by another process")
         if run.status.live:
             await self.store.find(run.session_id)  # nothing is begun again in a conversation that is gone
@@ -226,7 +232,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
     async def beside_daemon(self) -> AsyncGenerator[Terms]:
         """While this lasts, a daemon of this home that was started with the same settings works what is begun here, and
         what it tells is heard here as well. When it dies this process works on by itself."""
-        async with beside(self.config, self._told_elsewhere) as (terms, link):
+        async with beside(self.config, Ear(self._told_elsewhere, self._replies)) as (terms, link):
             self._beside = link
             try:
                 yield terms
@@ -242,14 +248,31 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         if event.seq:
             self._seq = event.seq
             self._log.heard(event)
-            if self._beside is not None:
-                self._beside.done(event.seq)
             if event.kind == "run.ended":
                 self._counted.pop(event.run, None)
+            if self._beside is not None and not self._beside.done(event):
+                return
         elif self._listeners:
             count = self._counted[event.run] = self._counted.get(event.run, 0) + 1
             event = replace(event, seq=self._seq, n=count)
         self._tell(event)
+
+    async def follow(self, runs: Sequence[Run]) -> None:
+        """The daemon looks at those of these runs that are its own, and whatever becomes of the line to it, no word of
+        them is missed from now on."""
+        if (link := self._beside) is not None:
+            link.poke()
+            await link.ear.follow(run for run in runs if run.status.live and run.owner == link.owner)
+
+    async def _replies(self, run: Run) -> list[Said]:
+        with suppress(RetinueError):
+            entries = await self.entries(run.path)
+            return [
+                each
+                for each in entries
+                if isinstance(each, Said) and each.by == "agent" and each.run == run.id
+            ]
+        return []
 
     def _told_elsewhere(self, event: Event) -> None:
         self._tell(event)

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import Any
 
 from retinue import remote
+from retinue.app.ear import Ear
 from retinue.config import Config
 from retinue.domain.event import Event
 
@@ -15,7 +16,6 @@ MOVES = frozenset(
     {"run.queued", "run.started", "run.state", "run.ended", "approval.asked", "approval.answered"}
 )
 """What may change whether somebody who waits for a run still has to."""
-WORDS = "text.delta"
 FACTS = ("kind", "seq", "n", "at", "session", "run", "parent_run", "agent", "live")
 PATIENCE_SECONDS = 2.0
 """How long what the ledger knows already may be on its way."""
@@ -35,100 +35,103 @@ class Terms(StrEnum):
 class Beside:
     """One process's link to a daemon."""
 
-    def __init__(self, config: Config, owner: str, heard: Callable[[Event], None]) -> None:
+    def __init__(self, config: Config, owner: str, ear: Ear) -> None:
         self.owner = owner
+        self.ear = ear
         self._config = config
-        self._heard = heard
         self._own: set[int] = set()
         self._poke = asyncio.Event()
         self._after = 0
         self._progress = asyncio.Event()
-        self._speaking: dict[str, Event] = {}
         self.linked = asyncio.Event()
-        self.gone = False
+        self.gone = asyncio.Event()
+        """Set when the daemon is, and all it said was heard."""
 
-    def done(self, seq: int) -> None:
-        """This process has written an event: the daemon is told, and it is not heard a second time."""
-        self._own.add(seq)
+    def done(self, event: Event) -> bool:
+        """This process has written an event: the daemon is told. False: it was heard from there already."""
+        if event.kind == "run.queued":
+            self.ear.born(event.run)
+        elif event.kind == "run.started":
+            self.ear.leave(event.run)  # this process has taken it up
+        if event.seq <= self._after:
+            return False
+        self._own.add(event.seq)
+        self.poke()
+        return True
+
+    def poke(self) -> None:
+        """Something was left for the daemon."""
         self._poke.set()
 
     async def poking(self) -> None:
         while True:
             await self._poke.wait()
+            await self.poked()
+
+    async def poked(self) -> None:
+        if self._poke.is_set():
             self._poke.clear()
             await remote.look(self._config.home)
 
     async def listening(self, after: int) -> None:
         """Until the daemon is gone for good: one that was only too busy to keep us is asked again."""
         self._after = after
-        while not self.gone:
+        while not self.gone.is_set():
             async for told in remote.events(self._config.home, after=self._after, deltas="all"):
                 self.linked.set()
                 if told:
-                    self._take(_event(told), live=told["live"])
-            self._cut_short()
+                    await self._take(_event(told))
+            await self.ear.cut_off()
             await asyncio.sleep(AGAIN_SECONDS)
-            self.gone = await remote.hello(self._config.home) is None
+            if await remote.hello(self._config.home) is None:
+                self.gone.set()
         self.linked.set()
         self._progress.set()
 
-    def _take(self, event: Event, *, live: bool) -> None:
-        if not live:
+    async def _take(self, event: Event) -> None:
+        if event.n or event.seq not in self._own:
+            await self.ear.hear(event)
+        if not event.n:
+            self._own.discard(event.seq)
             self._after = event.seq
             self._progress.set()
-        if live or event.seq not in self._own:
-            self._pass(event)
-        self._own.discard(0 if live else event.seq)
+
+    async def outlived(self, alive: Callable[[str], bool]) -> None:
+        """Where the daemon is dead, until all it said was heard: then others may speak."""
+        if not alive(self.owner):
+            with suppress(TimeoutError):
+                async with asyncio.timeout(PATIENCE_SECONDS):
+                    await self.gone.wait()
 
     async def heard_up_to(self, seq: int) -> None:
         """Until all that was told up to a durable event has been heard here, or it is plain that it will not be."""
         with suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_SECONDS):
-                while self._after < seq and not self.gone:
+                while self._after < seq and not self.gone.is_set():
                     self._progress.clear()
                     await self._progress.wait()
-
-    def _pass(self, event: Event) -> None:
-        if event.kind == WORDS:
-            self._speaking[event.run] = event
-        elif event.kind in ("entry.saved", "text.discarded", "run.ended"):
-            self._speaking.pop(event.run, None)
-        self._heard(event)
-
-    def _cut_short(self) -> None:
-        """What was being said is not heard to its end: it is said again, by whoever goes on."""
-        for event in self._speaking.values():
-            self._heard(
-                Event(
-                    kind="text.discarded",
-                    at=event.at,
-                    session=event.session,
-                    run=event.run,
-                    parent_run=event.parent_run,
-                    agent=event.agent,
-                    seq=event.seq,
-                )
-            )
-        self._speaking.clear()
+        await self.ear.settle()
 
 
 @asynccontextmanager
-async def beside(
-    config: Config, heard: Callable[[Event], None]
-) -> AsyncGenerator[tuple[Terms, Beside | None]]:
-    """The link to the daemon of this home, while this lasts; None where there is none to be had."""
+async def beside(config: Config, ear: Ear) -> AsyncGenerator[tuple[Terms, Beside | None]]:
+    """The link to the daemon of this home, while this lasts; None where there is none to be had. One that cannot be
+    heard in time counts as none."""
     facts = (
         await remote.hello(config.home) if config.keeps and (config.home / remote.SOCKET).exists() else None
     )
     if facts is None or facts.get("settings") != config.fingerprint():
         yield (Terms.ALONE if facts is None else Terms.STRANGERS), None
         return
-    link = Beside(config, facts["owner"], heard)
+    link = Beside(config, facts["owner"], ear)
     tasks = [asyncio.ensure_future(link.listening(facts["seq"])), asyncio.ensure_future(link.poking())]
     try:
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await link.linked.wait()
-        yield Terms.BESIDE, link
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE_SECONDS):
+                await link.linked.wait()
+        near = link.linked.is_set() and not link.gone.is_set()
+        yield (Terms.BESIDE, link) if near else (Terms.ALONE, None)
+        await link.poked()
     finally:
         for task in tasks:
             task.cancel()
@@ -145,5 +148,6 @@ def _event(told: dict[str, Any]) -> Event:
         parent_run=told["parent_run"],
         agent=told["agent"],
         seq=told["seq"],
+        n=told.get("n", 0),
         data=data,
     )

@@ -230,7 +230,7 @@ class Giving(ABC):
 
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
-        return any(run.owner == self._ports.owner for run in runs)
+        return any(run.owner in (self._ports.owner, self._ports.worker()) for run in runs)
 
 
 def _placed(

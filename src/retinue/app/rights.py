@@ -159,9 +159,9 @@ class Rights:
         return await control.answer(asked.id, Answer(said), self._ports, by=by, alive=self._owner_lives)
 
     async def works(self, run: Run) -> bool:
-        """Whether this process goes on with a run."""
+        """Whether this process goes on with a run, or the daemon beside it does."""
         now = await self._ports.ledger.look(lambda tx: tx.run(run.id))
-        return now is not None and now.owner == self._ports.owner
+        return now is not None and now.owner in (self._ports.owner, self._ports.worker())
 
     async def awaited(self, run: Run) -> list[str]:
         """The ids of what a run, or one it asked for, waits for a person with."""

@@ -32,7 +32,7 @@ def orders(
 
     async def ended(run_id: str) -> bool:
         run = await ports.ledger.look(lambda tx: tx.run(run_id))
-        return run is None or run.status.final or _parked(run, ports.owner, alive)
+        return run is None or run.status.final or _parked(run, ports, alive)
 
     async def failed(run_id: str, error: BaseException) -> None:
         if not isinstance(error, RetinueError):
@@ -60,9 +60,11 @@ def orders(
     )
 
 
-def _parked(run: Run, ours: str, alive: Callable[[str], bool]) -> bool:
-    """It waits, and it is ours or whoever worked it is gone: nothing elsewhere will end it."""
-    return run.status is Status.WAITING and (run.owner == ours or not alive(run.owner))
+def _parked(run: Run, ports: Ports, alive: Callable[[str], bool]) -> bool:
+    """It waits, and it is ours, or a daemon's with nobody at it, or whoever worked it is gone: nothing elsewhere will
+    end it."""
+    ours = run.owner in (ports.owner, ports.worker())
+    return run.status is Status.WAITING and (ours or not alive(run.owner))
 
 
 def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:

@@ -74,12 +74,15 @@ class Visit:
 
     async def stay(self, pressed: asyncio.Event) -> None:
         """From one run of the session to the next, as long as there is one that can go on."""
+        await self.app.follow(await self._live())
         await self._read(silent=True)
         await taken_up(self.app, await self._live())
         async with self.follower.progress.shown(self.app):
             while live := await self._live():
                 self.runs += [run.id for run in live if run.id not in self.runs]
                 self.follower.follow(live, await family(self.app, live))
+                await self.app.follow(live)
+                self.follower.here |= {run.id for run in live if await self.app.works(run)}
                 done = await self._through(live, pressed)
                 if any(run.status.live for run in done):
                     break

@@ -3,6 +3,7 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from typing import Concatenate, ParamSpec
 
 import click
@@ -60,9 +61,10 @@ STRANGERS = (
 Work = Callable[Concatenate[App, Terminal, P], Awaitable[int | None]]
 
 
-def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
+def on_app(*, quiet: bool = False, acts: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
     """Opens the application around a command's work, whose result is the exit code (nothing is 0).
-    A command that works runs itself is `quiet` about those that were interrupted."""
+    A command that works runs itself is `quiet` about those that were interrupted. It, and one that otherwise `acts` on
+    runs, does so beside the daemon; those that only look need none."""
 
     def wrap(work: Work[P]) -> Callable[P, int]:
         @functools.wraps(work)
@@ -76,7 +78,8 @@ def on_app(*, quiet: bool = False) -> Callable[[Work[P]], Callable[P, int]]:
                     home=meta.get("retinue.home"), ask=person.answerer(), keeps=not meta.get(FORGET)
                 ) as app:
                     app.operator.tell = functools.partial(terminal.note, colour="33")
-                    async with app.beside_daemon() as terms:
+                    near = app.beside_daemon() if quiet or acts else nullcontext(Terms.ALONE)
+                    async with near as terms:
                         if quiet and terms is Terms.STRANGERS:
                             terminal.note(STRANGERS, colour="33")
                         code = await work(app, terminal, *args, **kwargs)

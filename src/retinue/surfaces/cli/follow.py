@@ -38,6 +38,7 @@ async def all_followed(
         runs = await born()
         follower.several = len(runs) > 1
         follower.follow(runs, await family(app, runs))
+        await app.follow(runs)
         ids = [run.id for run in runs]
         async with follower.progress.shown(app):
             done = await ended(app, ids, pressed, person, leaving=follower.progress.stop, cancels=cancels)
@@ -132,7 +133,7 @@ class Follower:
         self.early: list[Event] = []
         self.turn: list[str] = []
         self.here: set[str] = set()
-        """Runs whose words are heard because this process works them."""
+        """Runs whose words are heard because this process works them, or the daemon beside it."""
         self.calls: set[str] = set()
         """Calls that were told of: a run that waited makes its open calls again."""
         self.said = False

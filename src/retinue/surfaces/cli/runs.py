@@ -99,7 +99,7 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
 
 @runs.command("cancel")
 @click.argument("run")
-@on_app()
+@on_app(acts=True)
 async def cancel_run(app: App, terminal: Terminal, run: str) -> None:
     """Stop a run, whichever process works it; what it said so far is kept."""
     stopped = await app.cancel(run)
@@ -126,6 +126,7 @@ async def resume(app: App, terminal: Terminal, run: str | None) -> int:
         tops = [one.root for one in taken]  # whoever waited for a run that goes on goes on after it
         everyone = list(dict.fromkeys([*(one.id for one in taken), *tops]))
         progress.watch(taken, await family(app, taken))
+        await app.follow(taken)
         async with progress.shown(app):
             done = await ended(app, everyone, pressed, person, leaving=progress.stop)
     terminal.rows([as_json(one) for one in done], RUN_COLUMNS, empty="no run was interrupted")
