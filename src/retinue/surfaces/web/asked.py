@@ -91,7 +91,8 @@ class Change(Asked):
 
 class Branching(Asked):
     at: Annotated[
-        str | None, Meta(max_length=400, description="A user's entry; without one, all that was said.")
+        Annotated[str, Meta(max_length=400)] | None,
+        Meta(description="A user's entry; without one, all that was said."),
     ] = None
     include: Annotated[bool, Meta(description="Whether that entry is in the branch.")] = True
     name: Annotated[str, Meta(max_length=200)] = ""

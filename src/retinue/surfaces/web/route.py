@@ -52,6 +52,8 @@ class Route:
     """The type of the answer; None: JSON of any shape."""
     status: int = 200
     streams: bool = False
+    keyed: bool = False
+    """Whether an Idempotency-Key is honoured."""
     errors: Mapping[int, str] = field(default_factory=dict[int, str])
     """What it may answer besides, beyond what every route may."""
     codes: Mapping[str, str] = field(default_factory=dict[str, str])

@@ -99,6 +99,7 @@ ROUTES = (
         "busy, and goes on whoever stops waiting for it.",
         takes=Saying,
         gives=Response,
+        keyed=True,
         errors={
             403: "The configuration denies the agent.",
             409: "It waits for an approval, another process has it open, the run was cancelled, or the "
