@@ -45,15 +45,14 @@ class Ear:
     def __init__(self, hub: Hub, stream: Stream) -> None:
         self.hub, self.stream = hub, stream
         self.heard: list[dict[str, Any]] = []
-
-    @property
-    def numbers(self) -> list[int]:
-        return [each["id"] for each in self.heard if each["id"] is not None]
+        self.numbers: list[int] = []
 
     async def until(self, when: Callable[[], Any]) -> list[dict[str, Any]]:
         async with asyncio.timeout(PATIENCE):
             while not when() and (raw := await self.hub.earlier(self.stream) or await self.stream.take()):
-                self.heard += decoded(raw)
+                fresh = decoded(raw)
+                self.heard += fresh
+                self.numbers += [each["id"] for each in fresh if each["id"] is not None]
         assert when(), f"it was never told; the last were {self.heard[-3:]}"
         return self.heard
 

@@ -16,6 +16,8 @@ from retinue.surfaces.web.line import Limits, Line
 
 PORT = 8765
 BACKLOG = 512
+UNREAD = 256 * 1024
+"""Bytes that the kernel keeps for each who does not read; left alone, it would keep megabytes."""
 
 
 class Server(uvicorn.Server):
@@ -75,6 +77,7 @@ def page_socket(host: str, port: int | None) -> socket.socket:
     for each in (PORT, 0) if port is None else (port,):
         found = socket.socket(family, socket.SOCK_STREAM)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
         try:
             found.bind((host, each))
         except OSError as error:
