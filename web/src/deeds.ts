@@ -5,7 +5,7 @@ import { listen } from "./stream.ts";
 import type { Answer, Approval, Left, Session } from "./shapes.ts";
 import {
   agents, approvals, attempt, chosen, dialog, drawer, drop, openId, put, refreshApprovals, refreshInbox, refreshSessions,
-  sessions, shown, store, theme, toast, type Theme,
+  sessions, shown, store, theme, toast, typeNext, type Theme,
 } from "./store.ts";
 import * as runs from "./runs.ts";
 import * as talk from "./talk.ts";
@@ -49,6 +49,7 @@ export async function create(agent: string, workspace?: string): Promise<Session
   if (!made) return null;
   put(made);
   dialog.value = null;
+  typeNext.value = true;
   show(made.session_id);
   return made;
 }
@@ -100,6 +101,7 @@ export async function branch(session: Session, at: string, include = true): Prom
   const made = await attempt(() => api.branch(session.session_id, at, include));
   if (!made) return;
   put(made);
+  typeNext.value = true;
   show(made.session_id);
   toast(`This is a branch of ${titleOf(session)}: what is said here stays here.`);
   void refreshSessions();

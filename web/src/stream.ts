@@ -3,7 +3,7 @@
 import { api, Refusal } from "./api.ts";
 import * as runs from "./runs.ts";
 import { KINDS, type Told } from "./shapes.ts";
-import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions } from "./store.ts";
+import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions, toast } from "./store.ts";
 import * as talk from "./talk.ts";
 
 const PATIENCE = 60_000;
@@ -28,6 +28,7 @@ export function listen(): void {
   opened.onopen = () => {
     if (opened !== source) return;
     wait = 500;
+    if (connection.value === "lost") toast("The daemon answers again.");
     connection.value = "open";
     if (lost) void resync();
     lost = false;

@@ -36,6 +36,11 @@ export function clock(at: string): string {
   return today ? time : `${when.toLocaleDateString(undefined, { day: "numeric", month: "short" })}, ${time}`;
 }
 
+/** Markdown on one line, without its marks. */
+export function bare(text: string): string {
+  return text.replace(/^\s*(#{1,6}|>|[-*+])\s+/, "").replace(/(\*\*|__|`+)/g, "").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").trim();
+}
+
 export function titleOf(session: Pick<Session, "name" | "last_snippet" | "slug">): string {
   return session.name || session.slug;
 }

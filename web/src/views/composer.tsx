@@ -6,7 +6,7 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { begun, taken, typed } from "../draft.ts";
 import { atWork } from "../runs.ts";
 import type { Session } from "../shapes.ts";
-import { connection, shown } from "../store.ts";
+import { connection, shown, typeNext } from "../store.ts";
 import * as talk from "../talk.ts";
 import { Controls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";
@@ -22,7 +22,8 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     text.value = begun(id, told);
   }, [id, told]);
   useEffect(() => {
-    if (matchMedia("(pointer: fine)").matches && !moved()) area.current?.focus({ preventScroll: true });
+    if (typeNext.value && matchMedia("(pointer: fine)").matches) area.current?.focus({ preventScroll: true });
+    typeNext.value = false;
   }, [id]);
   const write = (words: string): void => {
     text.value = words;
@@ -50,12 +51,6 @@ export function Composer({ session }: { session: Session }): JSX.Element {
       </div>
     </form>
   );
-}
-
-/** Somebody types or chose elsewhere: the focus stays with them. */
-function moved(): boolean {
-  const at = document.activeElement;
-  return at instanceof HTMLInputElement || at instanceof HTMLTextAreaElement || Boolean(at?.closest(".sessions"));
 }
 
 interface Typing {

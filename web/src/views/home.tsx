@@ -24,7 +24,7 @@ export function Home(): JSX.Element {
   if (known && !known.length) return <NoAgents />;
   return (
     <main class="main home" id="main" style={hue(current.value ?? usual() ?? "")}>
-      <header class="head only-chosen">{current.value ? <Switcher /> : <span />}</header>
+      {current.value && <header class="head"><Switcher /></header>}
       <div class="home-column">
         <h1>{sessions.value?.length ? "What next?" : "Say what should be done."}</h1>
         {!sessions.value?.length && <p class="lead">Choose who does it and write it in plain words. The agent reads and changes files in its folder, asks you before anything it may not do, and can hand work on to others. Everything it says is kept in a file of yours.</p>}

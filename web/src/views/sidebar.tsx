@@ -4,8 +4,8 @@ import type { JSX } from "preact";
 import { create, home, pin, remove, show, copy } from "../deeds.ts";
 import { hue } from "../hue.ts";
 import type { Session } from "../shapes.ts";
-import { current, dialog, drawer, folded, found, openId, query, refreshSearch, renaming, sessions, toast } from "../store.ts";
-import { ago, capital, titleOf } from "../words.ts";
+import { current, dialog, drawer, folded, found, openId, query, refreshSearch, renaming, sessions, toast, typeNext } from "../store.ts";
+import { ago, bare, capital, titleOf } from "../words.ts";
 import { Name } from "./conversation.tsx";
 import { AgentMark, Icon } from "./icons.tsx";
 import { Dot, IconButton, Menu, step } from "./pieces.tsx";
@@ -109,11 +109,11 @@ function Row({ session, tagged }: { session: Session; tagged: boolean }): JSX.El
   return (
     <li class={`session ${here ? "here" : ""}`} style={hue(session.agent)} data-test="session-row" data-session={session.session_id} data-status={session.status}>
       {renaming.value === name ? <Name session={session} /> : (
-        <button type="button" class="session-open" aria-current={here ? "page" : undefined} onClick={() => show(session.session_id)} title={session.last_snippet}>
+        <button type="button" class="session-open" aria-current={here ? "page" : undefined} onClick={(event) => { typeNext.value = event.detail > 0; show(session.session_id); }} title={session.last_snippet}>
           {tagged && <AgentMark agent={session.agent} size={12} />}
           <span class="session-words">
-            <span class="session-title">{session.name || session.last_snippet || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
-            {session.name && session.last_snippet ? <span class="snippet">{session.last_snippet}</span> : <span class="snippet slug">{session.slug}</span>}
+            <span class="session-title">{session.name || bare(session.last_snippet) || "New session"}{session.branch !== "main" && session.type === "branch" ? <span class="quiet"> /{session.branch}</span> : null}</span>
+            {session.name && session.last_snippet ? <span class="snippet">{bare(session.last_snippet)}</span> : <span class="snippet slug">{session.slug}</span>}
           </span>
           {session.status !== "idle" ? <Dot status={session.status} /> : <span class="quiet when">{ago(session.updated_at)}</span>}
         </button>
