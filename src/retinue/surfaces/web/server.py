@@ -75,7 +75,8 @@ def page_socket(host: str, port: int | None) -> socket.socket:
     """The page's way in. A port that nobody asked for gives way to another where it is taken."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     for each in (PORT, 0) if port is None else (port,):
-        found = socket.socket(family, socket.SOCK_STREAM)
+        # Named as TCP, or asyncio leaves it to the kernel to wait 40 ms before the body of an answer.
+        found = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         found.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, UNREAD)
         try:
