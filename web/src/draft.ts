@@ -1,8 +1,11 @@
 /** What a person types and has not sent: kept beside the conversation half a second after the last key. */
 
 import { api } from "./api.ts";
+import { atWork } from "./runs.ts";
 
 const AFTER = 500;
+const AGAIN = 1000;
+/** While an agent writes into the file, what is typed waits here. */
 
 interface Draft {
   text: string;
@@ -37,13 +40,15 @@ export function typed(session: string, text: string): void {
   draft.timer = window.setTimeout(() => void saved(session), AFTER);
 }
 
-/** Nothing of it is left, here or in the file, before it is sent as a message. */
-export async function taken(session: string): Promise<void> {
+/** Nothing of it is left here, nor in the file, before these words are sent. The daemon itself takes from the file what
+ * they begin with. */
+export async function taken(session: string, words: string): Promise<void> {
   const draft = of(session);
   draft.text = "";
   keep(session, "");
   clearTimeout(draft.timer);
   await draft.going;
+  if (words.trim().startsWith(draft.saved.trim())) draft.saved = "";
   if (draft.saved) await saved(session);
 }
 
@@ -51,6 +56,10 @@ async function saved(session: string): Promise<void> {
   const draft = of(session);
   const text = draft.text;
   if (text === draft.saved) return;
+  if (atWork(session)) {
+    draft.timer = window.setTimeout(() => void saved(session), AGAIN);
+    return;
+  }
   draft.going = draft.going.then(() => api.draft(session, text)).then(() => (draft.saved = text), () => undefined);
   await draft.going;
 }

@@ -15,8 +15,8 @@ export interface Seen {
   about: string;
   status: Status;
   waitsFor: string;
-  /** Its model is being asked, and no tool is at work. */
-  asking: boolean;
+  /** Since when its model has been asked, if no tool was called since. */
+  asked: string;
   since: string;
   endedAt: string | null;
   total: number;
@@ -117,7 +117,7 @@ function withRow(known: Seen | undefined, row: Run): Seen {
     about: row.label || firstLine(row.task ?? "") || known?.about || "its task",
     status,
     waitsFor: status === "waiting" ? (row.waiting_for ?? "") : "",
-    asking: known?.asking ?? row.tool_calls === 0,
+    asked: over ? "" : (known?.asked ?? ""),
     since: row.started_at ?? known?.since ?? new Date().toISOString(),
     endedAt: row.ended_at ?? known?.endedAt ?? null,
     total: Math.max(known?.total ?? 0, row.tool_calls),
@@ -141,7 +141,7 @@ function firstLine(text: string): string {
 function newborn(event: Told): Seen {
   return {
     id: event.run, agent: event.agent, session: event.session, parent: event.parent_run || "", call: event.call ?? "",
-    about: firstLine(event.task ?? ""), status: "queued", waitsFor: "", asking: true, since: event.at, endedAt: null,
+    about: firstLine(event.task ?? ""), status: "queued", waitsFor: "", asked: "", since: event.at, endedAt: null,
     total: 0, turns: 0, usage: { input: 0, output: 0 }, doing: EMPTY, note: "", error: "", reason: "",
     task: event.task ?? "", children: [], read: false,
   };
@@ -150,21 +150,21 @@ function newborn(event: Told): Seen {
 /** What each kind of event tells of a run; a kind that is not here tells nothing that is shown. */
 const HEARD: Partial<Record<Told["kind"], (run: Seen, event: Told) => Seen>> = {
   "run.queued": (run, event) => ({ ...run, status: "queued", call: event.call || run.call, parent: event.parent_run || run.parent }),
-  "run.started": (run) => ({ ...run, status: "running", waitsFor: "", asking: run.total === 0 || run.asking }),
+  "run.started": (run) => ({ ...run, status: "running", waitsFor: "", asked: "" }),
   "run.state": onState,
   "tool.started": (run, event) => ({ ...run, doing: new Map(run.doing).set(event.call ?? "", spoken(event.tool ?? "", event.args ?? "")) }),
   "tool.ended": (run, event) => ({ ...run, doing: without(run.doing, event.call ?? "") }),
   "run.ended": (run, event) => ({
-    ...run, status: event.status ?? "done", endedAt: event.at, waitsFor: "", asking: false, doing: EMPTY, note: "", reason: event.reason ?? "",
+    ...run, status: event.status ?? "done", endedAt: event.at, waitsFor: "", asked: "", doing: EMPTY, note: "", reason: event.reason ?? "",
   }),
 };
 
 function onState(run: Seen, event: Told): Seen {
   if (event.torn) return run;
-  if (event.phase === "wait") return { ...run, status: "running", waitsFor: "", asking: true, note: event.note ?? "" };
-  if (event.phase === "tool") return { ...run, status: "running", waitsFor: "", asking: false, note: "", total: event.total ?? run.total, doing: EMPTY };
+  if (event.phase === "wait") return { ...run, status: "running", waitsFor: "", asked: event.at, note: event.note ?? "" };
+  if (event.phase === "tool") return { ...run, status: "running", waitsFor: "", asked: "", note: "", total: event.total ?? run.total, doing: EMPTY };
   if (event.note) return { ...run, note: event.note };
-  return { ...run, status: "waiting", waitsFor: event.phase ?? "", asking: false };
+  return { ...run, status: "waiting", waitsFor: event.phase ?? "", asked: "" };
 }
 
 function without(calls: ReadonlyMap<string, string>, call: string): ReadonlyMap<string, string> {

@@ -29,11 +29,13 @@ function Card({ run }: { run: Seen }): JSX.Element {
   );
 }
 
-export function statusOf(run: Seen): string {
-  if (run.status === "queued") return "Waiting...";
+const PATIENCE = 1500;
+/** How long a card says nothing of a silent model, once tools were called. */
+
+function statusOf(run: Seen): string {
   if (run.status === "waiting" && run.waitsFor && run.waitsFor !== "child") return `Waiting ${WAITS_FOR[run.waitsFor] ?? ""}`;
-  if (run.asking || (run.total === 0 && run.status === "running")) return "Waiting...";
-  return run.total ? `Calling Tools... (+${run.total})` : "Waiting...";
+  const silent = run.asked !== "" && ticking.value - Date.parse(run.asked) >= PATIENCE;
+  return run.total && !silent ? `Calling Tools... (+${run.total})` : "Waiting...";
 }
 
 function After({ run }: { run: Seen }): JSX.Element {

@@ -34,7 +34,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     if (!words.trim() || sending.value) return;
     sending.value = true;
     text.value = "";
-    await taken(id);
+    await taken(id, words);
     const sent = await talk.say(words);
     sending.value = false;
     if (!sent && !text.value) write(words);

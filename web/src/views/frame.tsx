@@ -27,7 +27,7 @@ export function Bar(): JSX.Element {
       <IconButton icon="menu" label="Sessions" class="only-narrow" test="drawer" act={() => (drawer.value = !drawer.value)} />
       <Ledger />
       {health.value?.demonstration && <span class="demonstration" data-test="demonstration" title={`The model is ${health.value.model}: it shows how this works, not how well a model can do it. RETINUE_MODEL names another.`}>demonstration model</span>}
-      <span class="quiet machine" title={health.value ? `Retinue ${health.value.version}, sandbox ${health.value.sandbox ?? "unknown"}` : ""}>{health.value?.model ?? ""}</span>
+      <span class="quiet machine" title={health.value ? `Retinue ${health.value.version}, model ${health.value.model ?? "none"}, sandbox ${health.value.sandbox ?? "unknown"}` : ""}>{(health.value?.model ?? "").replace(/:.*\//, ":…/")}</span>
       <IconButton icon="tree" label="Runs (r)" test="open-runs" pressed={panel.value === "runs"} act={() => (panel.value = panel.value === "runs" ? null : "runs")} />
       <IconButton icon="inbox" label={unread.value ? `Inbox: ${unread.value} new (i)` : "Inbox (i)"} test="open-inbox" pressed={panel.value === "inbox"} act={() => (panel.value = panel.value === "inbox" ? null : "inbox")}>
         {unread.value > 0 && <span class="badge" data-test="inbox-count">{unread.value}</span>}
