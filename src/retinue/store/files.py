@@ -16,7 +16,7 @@ from retinue.domain.approval import Touch
 from retinue.domain.chance import Chance
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
-from retinue.errors import BadDefinition, Failed, Usage
+from retinue.errors import BadDefinition, Conflict, Failed, Usage
 from retinue.store import branches, definitions, draft, folder, names, restoring, tree
 from retinue.store.conversation import FileConversation
 from retinue.store.disk import no_room, read_file, replace_file, stamp_of, sync_path, unused, write_new
@@ -190,11 +190,17 @@ class FileStore:
     def _free_name(self, name: str, slug: str | None) -> None:
         if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
             raise Usage(f"A session's name is one line of at most {_LONGEST_NAME} characters")
+        if taken := self._taken(name, slug):
+            raise Usage(taken)
+
+    def _taken(self, name: str, slug: str | None) -> str:
+        """Why nobody but the session of this slug can be called so; empty when it can."""
         for each in self._shelf.all():
             if each.slug != slug and each.slug == name:
-                raise Usage(f'Session name "{name}" is already in use: it is the slug of another session')
+                return f'Session name "{name}" is already in use: it is the slug of another session'
             if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
-                raise Usage(f'Session name "{name}" is already in use')
+                return f'Session name "{name}" is already in use'
+        return ""
 
     def _change(self, session: Session, facts: dict[str, Any]) -> Session:
         unknown = sorted(set(facts) - _CHANGEABLE)
@@ -265,8 +271,8 @@ class FileStore:
         folder_now = restoring.found(self._shelf.root, ref)
         with alone(os.path.join(self._shelf.root, names.CHANGES)):
             for each in restoring.sessions_in(folder_now):
-                if each.name is not None:
-                    self._free_name(each.name, each.slug)
+                if each.name is not None and (taken := self._taken(each.name, each.slug)):
+                    raise Conflict(f"{taken}: rename that session first")
             before = restoring.restored(folder_now)
         inside = [self._shelf.at(path).session for path in tree.within(before)]
         return (

@@ -1,0 +1,279 @@
+"""Sessions over HTTP: begun, found, changed, cleared, branched, deleted and brought back."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, reply
+
+FIELDS = {
+    "session_id", "key", "agent", "name", "branch", "parent_session_id", "type", "depth", "path", "created_at",
+    "updated_at", "pinned_at", "last_snippet", "attributes", "status", "entries", "announcements",
+}  # fmt: skip
+"""What other programs rely on."""
+
+
+def counting(asked: Captured) -> Answer:
+    return reply(f"You said {len(asked.messages) - 1} things.")
+
+
+def numbered(asked: Captured) -> Answer:
+    return reply(f"Answer {asked.turns + 1}.")
+
+
+async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_shows_it(api: Any):
+    """Shows: C011, C088."""
+    async with api() as it:
+        made = await it.session(name="Timetable")
+        assert made.keys() >= FIELDS
+        assert (made["agent"], made["name"], made["status"], made["entries"]) == (
+            "general",
+            "Timetable",
+            "idle",
+            0,
+        )
+        assert (made["pinned_at"], made["workspace"]["root"]) == (None, str(it.work))
+        assert Path(made["path"]).is_file()
+        for ref in (made["session_id"], made["slug"], made["session_id"][:20]):
+            assert (await it.get(f"/api/sessions/{ref}")).json == made
+        assert (await it.get("/api/runs")).json == []
+
+
+async def test_a_session_needs_an_agent_that_is_there_and_a_folder_that_is_one(api: Any):
+    """Shows: C012."""
+    async with api(settings='[deny]\nagents = ["planner"]\n') as it:
+        work = str(it.work)
+        for body, status, word in (
+            ({}, 400, "agent"),
+            ({"agent": None}, 400, "agent"),
+            ({"agent": ""}, 404, "not found"),
+            ({"agent": "nobody"}, 404, "nobody"),
+            ({"agent": "../general"}, 404, "not found"),
+            ({"agent": "planner"}, 403, "deny.agents"),
+            ({"agent": "general", "workspace": "work"}, 400, "absolute"),
+            ({"agent": "general", "workspace": f"{work}/none"}, 400, "not a folder"),
+            ({"agent": "general", "workspace": f"{work}\0"}, 400, "workspace"),
+            ({"agent": "general", "name": "a\nb"}, 400, "one line"),
+            ({"agent": "general", "colour": "red"}, 400, "colour"),
+        ):
+            refused = await it.post("/api/sessions", body)
+            assert (refused.status, word in refused.message) == (status, True), (body, refused.raw)
+        assert (await it.get("/api/sessions")).json == []
+
+
+async def test_attributes_are_merged_read_back_and_taken_away_by_null(api: Any):
+    """Shows: C013."""
+    async with api() as it:
+        path = f"/api/sessions/{(await it.session())['session_id']}"
+        first = {"panel": {"open": True, "rows": [1, 2.5, None, "x"]}, "colour": "blue"}
+        assert (await it.patch(path, {"attributes": first})).json["attributes"] == first
+        merged = await it.patch(path, {"attributes": {"colour": None, "size": 3}})
+        assert merged.json["attributes"] == {"panel": first["panel"], "size": 3}
+        assert (await it.get(path)).json["attributes"] == {"panel": first["panel"], "size": 3}
+        assert (await it.patch(path, {"attributes": {"leaf": False}})).status == 403
+        assert (await it.patch(path, {"attributes": {"big": "x" * 70_000}})).status == 400
+        assert (await it.patch(path, {"attributes": None})).status == 400
+        assert (await it.get(path)).json["attributes"] == {"panel": first["panel"], "size": 3}
+
+
+async def test_lists_show_the_start_of_the_last_words_until_the_session_is_cleared(api: Any):
+    """Shows: C014, C021."""
+    async with api(counting) as it:
+        made = await it.session(name="Short")
+        await it.say(made["slug"], "First")
+        row = (await it.get("/api/sessions")).json[0]
+        assert (row["last_snippet"], row["status"]) == ("You said 1 things.", "idle")
+        cleared = await it.post(f"/api/sessions/{made['slug']}/clear")
+        kept = ("session_id", "slug", "name", "agent", "created_at")
+        assert [cleared.json[each] for each in kept] == [made[each] for each in kept]
+        assert (cleared.json["entries"], cleared.json["last_snippet"]) == (0, "")
+        assert (await it.get(f"/api/sessions/{made['slug']}/entries")).json == []
+        again = await it.say(made["slug"], "Second")
+        assert again.json["response"] == "You said 1 things."
+
+
+async def test_messages_and_every_change_move_updated_at_and_nothing_only_touches(api: Any):
+    """Shows: C018."""
+    async with api() as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['session_id']}"
+        times = [made["updated_at"]]
+        changes = ({"name": "Other"}, {"pinned": True}, {"pinned": False}, {"attributes": {"a": 1}})
+        times += [(await it.patch(path, change)).json["updated_at"] for change in changes]
+        await it.say(made["session_id"], "Hello")
+        times.append((await it.get(path)).json["updated_at"])
+        assert times == sorted(set(times))
+        assert (await it.patch(path, {})).json["updated_at"] == times[-1]
+        assert (await it.post(f"{path}/touch")).status == 404
+
+
+async def test_pinned_sessions_come_first_and_the_last_pinned_before_the_others(api: Any):
+    """Shows: C019."""
+    async with api() as it:
+        names = ["a", "b", "c", "d"]
+        ids = {name: (await it.session(name=name))["session_id"] for name in names}
+        for name in ("b", "a"):
+            pinned = (await it.patch(f"/api/sessions/{ids[name]}", {"pinned": True})).json
+            assert pinned["pinned_at"] is not None
+        await it.say(ids["c"], "Hello")
+        assert [row["name"] for row in (await it.get("/api/sessions")).json] == ["a", "b", "c", "d"]
+        await it.patch(f"/api/sessions/{ids['a']}", {"pinned": False})
+        assert [row["name"] for row in (await it.get("/api/sessions", limit=3)).json] == ["b", "a", "c"]
+
+
+async def test_pinning_changes_nothing_about_which_session_is_the_latest(api: Any):
+    """Shows: C015, C017."""
+    async with api() as it:
+        older, newer = (await it.session())["session_id"], (await it.session())["session_id"]
+        await it.patch(f"/api/sessions/{newer}", {"name": "newer"})
+        await it.say(older, "Touched by a message")
+        await it.patch(f"/api/sessions/{older}", {"pinned": True})
+        await it.say(newer, "And later this one")
+        assert (await it.app.start("Whom?", agent="general", session="latest")).session_id == newer
+
+
+async def test_a_record_that_was_pinned_by_a_flag_stays_pinned(api: Any):
+    """Shows: C020."""
+    async with api() as it:
+        made = await it.session()
+        facts = Path(made["path"]).with_name("session.json")
+        text = facts.read_text()
+        facts.write_text(text[: text.rindex("}")].rstrip() + ', "pinned": true}')
+        assert (await it.get(f"/api/sessions/{made['session_id']}")).json["pinned_at"] is not None
+
+
+async def test_a_deleted_session_is_gone_for_everybody_until_it_is_restored(api: Any):
+    """Shows: C022."""
+    async with api() as it:
+        made = await it.session(name="Going")
+        await it.say(made["slug"], "Hello")
+        before = (await it.get(f"/api/sessions/{made['slug']}")).json
+        gone = await it.delete(f"/api/sessions/{made['slug']}")
+        assert (gone.status, gone.json["deleted"], gone.json["undo"]) == (200, True, made["session_id"])
+        assert not Path(made["path"]).exists()
+        assert (await it.get("/api/sessions")).json == []
+        for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/clear"), ("GET", "/entries")):
+            assert (await it.asks(method, f"/api/sessions/{made['session_id']}{rest}")).status == 404
+        assert (await it.say(made["session_id"], "Anybody?")).status == 404
+        back = await it.post(f"/api/sessions/{gone.json['undo']}/restore")
+        assert back.json | {"updated_at": ""} == before | {"updated_at": ""}
+        assert await it.texts(made["slug"]) == ["Hello", "ok"]
+        assert (await it.post(f"/api/sessions/{gone.json['undo']}/restore")).status == 404
+
+
+async def test_a_session_does_not_come_back_under_a_name_that_is_taken_meanwhile(api: Any):
+    async with api() as it:
+        made, other = await it.session(name="One"), await it.session()
+        await it.delete(f"/api/sessions/{made['slug']}")
+        assert (await it.patch(f"/api/sessions/{other['slug']}", {"name": "ONE"})).status == 200
+        taken = await it.post(f"/api/sessions/{made['session_id']}/restore")
+        assert (taken.status, "already in use" in taken.message) == (409, True)
+        await it.patch(f"/api/sessions/{other['slug']}", {"name": "Two"})
+        assert (await it.post(f"/api/sessions/{made['session_id']}/restore")).json["name"] == "One"
+
+
+async def test_a_name_is_unique_whatever_its_case_and_can_be_taken_away(api: Any):
+    """Shows: C023."""
+    async with api() as it:
+        one, two = await it.session(name="Cron"), await it.session()
+        taken = await it.patch(f"/api/sessions/{two['slug']}", {"name": "CRON"})
+        assert (taken.status, 'Session name "CRON" is already in use' in taken.message) == (400, True)
+        assert (await it.patch(f"/api/sessions/{one['slug']}", {"name": "cron"})).json["name"] == "cron"
+        assert (await it.patch(f"/api/sessions/{one['slug']}", {"name": None})).json["name"] is None
+        assert (await it.patch(f"/api/sessions/{two['slug']}", {"name": "Cron"})).json["name"] == "Cron"
+        assert {row["name"] for row in (await it.get("/api/sessions")).json} == {None, "Cron"}
+
+
+async def test_sessions_are_found_by_agent_by_words_and_without_children(api: Any):
+    async with api(agents={"scout": "---\ndescription: Looks around.\n---\nYou look around.\n"}) as it:
+        await it.session(name="Alpha Road")
+        scout = await it.session("scout", name="Beta")
+        await it.say(scout["slug"], "Hello")
+
+        async def names(**query: Any) -> list[str]:
+            return [row["name"] for row in (await it.get("/api/sessions", **query)).json]
+
+        assert await names(agent="scout") == ["Beta"]
+        assert await names(q="road ALPHA") == ["Alpha Road"]
+        assert await names(q="ok") == ["Beta"]
+        assert await names(q="nothing like it") == []
+        assert await names(children=False) == ["Beta", "Alpha Road"]
+        assert await names(limit=1) == ["Beta"]
+        for wrong in ({"limit": 0}, {"limit": "x"}, {"children": "maybe"}, {"colour": "red"}):
+            assert (await it.get("/api/sessions", **wrong)).status == 400
+
+
+async def test_a_branch_goes_on_from_an_earlier_message(api: Any):
+    async with api(numbered) as it:
+        made = await it.session()
+        for words in ("One", "Two"):
+            await it.say(made["slug"], words)
+        second = (await it.get(f"/api/sessions/{made['slug']}/entries")).json[2]
+        path = f"/api/sessions/{made['session_id']}/branch"
+        branch = await it.post(path, {"at": second["id"], "include": False, "name": "other"})
+        assert (branch.status, branch.json["branch"].endswith("-other")) == (201, True)
+        assert await it.texts(branch.json["session_id"]) == ["One", "Answer 1."]
+        whole = await it.post(path)
+        assert await it.texts(whole.json["session_id"]) == ["One", "Answer 1.", "Two", "Answer 2."]
+        assert (await it.post(path, {"at": "nothing"})).status == 404
+        assert (
+            await it.post(
+                path, {"at": (await it.get(f"/api/sessions/{made['session_id']}/entries")).json[1]["id"]}
+            )
+        ).status == 400
+
+
+async def test_what_is_typed_is_kept_in_the_file_shown_again_and_not_said_twice(api: Any):
+    """Shows: A080."""
+    async with api() as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['slug']}"
+        for words in ("W", "Where is", "Where is it\n\n<!-- user id=x -->\nhidden?"):
+            assert (await it.put(f"{path}/draft", {"content": words})).json == {"saved": True}
+            assert (await it.get(path)).json["draft"] == words
+        assert "Where is it" in Path(made["path"]).read_text()
+        assert (await it.get(f"{path}/entries")).json == []
+        await it.put(f"{path}/draft", {"content": "Where is"})
+        assert (await it.say(made["slug"], "Where is it?")).json["status"] == "complete"
+        assert await it.texts(made["slug"]) == ["Where is it?", "ok"]
+        assert (await it.get(path)).json["draft"] == ""
+        await it.put(f"{path}/draft", {"content": "More"})
+        await it.put(f"{path}/draft", {"content": ""})
+        assert (await it.get(path)).json["draft"] == ""
+
+
+async def test_what_a_person_typed_into_the_file_is_said_before_a_message(api: Any):
+    async with api() as it:
+        made = await it.session()
+        await it.say(made["slug"], "Hello")
+        file = Path(made["path"])
+        file.write_text(f"{file.read_text()}By hand\n")
+        assert (await it.get(f"/api/sessions/{made['slug']}")).json["draft"] == "By hand"
+        await it.say(made["slug"], "Something else")
+        assert await it.texts(made["slug"]) == ["Hello", "ok", "By hand", "Something else", "ok"]
+
+
+@pytest.mark.parametrize("ref", ["..", "%2e%2e%2fhome", "a%00b", "x" * 300, "caf%C3%A9", "-x", "a b"])
+async def test_a_name_that_is_none_finds_nothing(api: Any, ref: str):
+    async with api() as it:
+        await it.session()
+        for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/restore")):
+            assert (await it.asks(method, f"/api/sessions/{ref}{rest}")).status in (400, 404)
+        assert len((await it.get("/api/sessions")).json) == 1
+
+
+async def test_a_session_is_never_found_by_a_folder_that_lies_where_the_daemon_works(
+    api: Any, monkeypatch: pytest.MonkeyPatch
+):
+    async with api() as it:
+        made = await it.session()
+        elsewhere = it.work / "decoy"
+        elsewhere.mkdir()
+        (elsewhere / "session.md").write_bytes(
+            Path(made["path"]).read_bytes() or b"<!-- retinue 1 session=x -->\n"
+        )
+        (elsewhere / "session.json").write_bytes(Path(made["path"]).with_name("session.json").read_bytes())
+        monkeypatch.chdir(it.work)
+        assert (await it.get("/api/sessions/decoy")).status == 404
