@@ -59,9 +59,8 @@ class Daemon:
                 asyncio.TaskGroup() as group,
             ):
                 group.create_task(house.hub.feed())
-                group.create_task(
-                    self._app.level()
-                )  # it takes a moment, and nobody who asks should wait for it
+                # Finding it out takes a moment, for which nobody who asks should wait.
+                group.create_task(self._app.level())
                 self._tell(f"at work in {self._home} (process {os.getpid()})")
                 if link:
                     self._tell(f"the page, once: {house.url}/enter/{house.keys.link()}")

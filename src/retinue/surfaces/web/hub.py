@@ -45,13 +45,14 @@ class Channel:
     def put(self, raw: bytes) -> None:
         self._gathered.append(raw)
 
-    def flush(self) -> None:
+    def flush(self) -> bool:
         if not self._gathered:
-            return
+            return False
         raw, count = b"".join(self._gathered), len(self._gathered)
         self._gathered.clear()
         for stream in self.streams:
             stream.put(raw, count)
+        return True
 
 
 class Hub:
@@ -123,9 +124,9 @@ class Hub:
         """Until it is closed."""
         while not self._closed:
             await self._something()
-            await self._passed_on()
-            streams = sum(len(each.streams) for each in self._channels.values())
-            await asyncio.sleep(max(GATHER_SECONDS, GATHER_SECONDS_EACH * streams))
+            if await self._passed_on():
+                streams = sum(len(each.streams) for each in self._channels.values())
+                await asyncio.sleep(max(GATHER_SECONDS, GATHER_SECONDS_EACH * streams))
         self._look_at = 0.0
         await self._passed_on()
         for stream in self._streams():
@@ -156,15 +157,20 @@ class Hub:
 
     async def _something(self) -> None:
         """Waits for an event, or until it is time to look for those of others; without streams, for the first."""
-        if not self._waiting:
-            self._awake.clear()
-            with suppress(TimeoutError):
-                await asyncio.wait_for(self._awake.wait(), LOOK_SECONDS if self._channels else None)
-
-    async def _passed_on(self) -> None:
-        """In order: what was heard, then what others wrote, then what a person typed."""
-        if not self._channels:
+        if self._waiting:
             return
+        self._awake.clear()
+        if not self._channels:
+            await self._awake.wait()
+            return
+        timer = asyncio.get_running_loop().call_later(LOOK_SECONDS, self._awake.set)
+        await self._awake.wait()
+        timer.cancel()
+
+    async def _passed_on(self) -> bool:
+        """In order: what was heard, then what others wrote, then what a person typed. False: there was nothing."""
+        if not self._channels:
+            return False
         waiting, self._waiting = self._waiting, []
         with suppress(RetinueError):  # a ledger that cannot be read now: it is asked again soon
             for at, event in enumerate(waiting, 1):
@@ -177,8 +183,9 @@ class Hub:
                 await self._looked(until=None)
                 for change in self._watch.changes(now):
                     await self._give(change)
-        await self._flushed()
+        found = await self._flushed()
         self._beat()
+        return found
 
     async def _pass(self, event: Event) -> None:
         if event.n:
@@ -217,10 +224,10 @@ class Hub:
     def _by_session(self) -> bool:
         return any(wanted.session for wanted in self._channels)
 
-    async def _flushed(self) -> None:
-        for channel in self._channels.values():
-            channel.flush()
-        await asyncio.sleep(0)
+    async def _flushed(self) -> bool:
+        if found := [channel for channel in self._channels.values() if channel.flush()]:
+            await asyncio.sleep(0)
+        return bool(found)
 
     def _beat(self) -> None:
         """A sign of life that says where the ledger is: who hears little goes on from there, and not from long ago."""
