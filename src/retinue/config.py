@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.limits import HARD_DEPTH, Limits, Subagents
+from retinue.domain.web import Misread, site
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.store import dialects, strict_json, values
 from retinue.store import fields as definition
@@ -71,6 +72,8 @@ class Config:
     sandbox_minimum: str = "none"
     deny: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """What no agent may have, by kind: tools, paths, agents."""
+    web_hosts: tuple[str, ...] = ()
+    """The sites that web_fetch may reach. None: there is no such tool."""
     database: str | None = None
     subagents: Subagents = Subagents()
     schedules: tuple[Any, ...] = ()
@@ -257,8 +260,21 @@ def _address(value: Any, path: KeyPath) -> str:
     return found
 
 
+def _site(value: Any, path: KeyPath) -> str:
+    found = values.word(value, path)
+    try:
+        site(found)
+    except Misread as error:
+        raise Wrong(
+            path,
+            f"'{found[:200]}' {error}; write docs.example.org, *.example.org, http://example.org:8080 or *",
+        ) from error
+    return found
+
+
 _LIMITS = values.table({each.name: _limit(each.name) for each in fields(Limits)})
 _DENY = values.table({"tools": values.names, "paths": values.globs, "agents": values.names})
+_WEB_FETCH = values.table({"hosts": values.listed(_site)})
 _SANDBOX = values.table({"minimum": values.one_of(SANDBOXES)})
 _URL = re.compile(r"https?://[^\s/]")
 _PROVIDER = values.table({"base_url": _address, "api_key": values.word})
@@ -340,6 +356,7 @@ _KEYS: dict[str, values.Reader] = {
     "deny": lambda value, path: {
         "deny": {key: each for key, each in _DENY(value, path).items() if each is not None}
     },
+    "web_fetch": lambda value, path: {"web_hosts": _WEB_FETCH(value, path).get("hosts") or ()},
     "database": _as("database", values.word),
     "subagents": _as("subagents", _subagents),
     "schedules": _as("schedules", values.listed(values.open_map)),

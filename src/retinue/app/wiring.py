@@ -7,6 +7,7 @@ from pathlib import Path
 from retinue.config import Config, Provider
 from retinue.domain.agent import Agent
 from retinue.domain.model import model_for
+from retinue.domain.outcome import Fetched
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status
 from retinue.domain.turn import Model
@@ -117,14 +118,28 @@ def models(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Mo
 
 
 def tool_table(config: Config, given: Sequence[Tool]) -> dict[str, Tool]:
-    """Built in, then the configuration's, then the program's own; no name may be taken twice."""
+    """Built in, then the configuration's, then the program's own; no name may be taken twice. What reaches the web is
+    there only where the configuration says how far."""
     table = built_in()
+    if config.web_hosts:
+        from retinue.tools.web_fetch import web_fetch
+
+        table["web_fetch"] = web_fetch(_fetching(config.web_hosts))
     for tool in (*(_imported(where) for where in config.tools), *given):
         name = tool.spec.name
         if name in table:
             raise Usage(f"there is a tool {name!r} already: give yours another name")
         table[name] = tool
     return table
+
+
+def _fetching(sites: Sequence[str]) -> Callable[[str], Awaitable[Fetched]]:
+    async def fetch(url: str) -> Fetched:
+        from retinue.drivers.web import Web
+
+        return await Web(sites).fetch(url)
+
+    return fetch
 
 
 def _imported(where: str) -> Tool:

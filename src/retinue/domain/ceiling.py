@@ -10,6 +10,8 @@ from retinue.domain.tmp import elsewhere, inside
 
 Wish = Literal["read", "write"]
 OPERATOR = "the configuration"
+NETWORK = "network"
+"""The capability of a tool that reaches beyond this machine."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,9 +37,12 @@ class Ceiling:
 
     def tool(self, name: str, capabilities: Iterable[str]) -> str | None:
         """The objection to a tool, or None."""
+        tagged = tuple(capabilities)
+        if self.network is False and NETWORK in tagged:
+            return f"{self} lets nothing reach the network"
         if not (verdict := Rule(allow=self.tools).verdict(name)).ok:
             return f"{self}'s tools: {verdict.rule}"
-        for capability in capabilities:
+        for capability in tagged:
             if not (verdict := Rule(allow=self.capabilities).verdict(capability)).ok:
                 return f"{self}'s capability {capability}: {verdict.rule}"
         return None

@@ -1,4 +1,5 @@
-"""What comes of reaching into the world: files that were opened, found or written, and commands that ran."""
+"""What comes of reaching into the world: files that were opened, found or written, commands that
+ran, pages that were fetched."""
 
 from dataclasses import dataclass
 
@@ -46,3 +47,17 @@ class Ran:
     """Where the whole text is, by the name the agent knows, when the text here is cut."""
     notes: tuple[str, ...] = ()
     """What the agent must know besides: what was taken away, which limit was met."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fetched:
+    """A page of the web."""
+
+    url: str
+    """Where it was found in the end."""
+    status: int
+    kind: str
+    """Its media type."""
+    text: str
+    whole: bool = True
+    """Whether that is all of it."""

@@ -1,0 +1,192 @@
+"""Addresses on the web: what is one, which the operator allows, and which machines are never asked."""
+
+from urllib.parse import urlsplit
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+from yarl import URL
+
+from retinue.domain.public import is_public
+from retinue.domain.web import Address, Misread, address, allowed, onward, site
+
+ODD = st.text(
+    st.sampled_from("\0\t\r\n \\/@:?#[]%.,;-_*0x1aZé\u00ad\u200b\u3002\uff0f\uff20\ud800\u3002\uff20٣"),
+    max_size=4,
+)
+
+
+@pytest.mark.parametrize(
+    ("url", "read"),
+    [
+        ("https://docs.example.org", "https://docs.example.org/"),
+        ("HTTPS://Docs.EXAMPLE.org:443/A?b=C#d", "https://docs.example.org/A?b=C"),
+        ("http://example.org:8080?q=1", "http://example.org:8080/?q=1"),
+        ("https://example.org/a@b:c/%00%0d%0a", "https://example.org/a@b:c/%00%0d%0a"),
+        ("https://xn--bcher-kva.example/", "https://xn--bcher-kva.example/"),
+    ],
+)
+def test_an_address_has_one_form(url: str, read: str):
+    assert str(address(url)) == read
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "", "example.org", "//example.org/", "ftp://example.org/", "file:///etc/passwd", "javascript://example.org/%0a",
+        "https:/example.org", "https://", "https:///etc/passwd", "https://?", "https://:443/",
+        "https://good.example\0.evil.example/", "https://good.example\r\nHost: evil.example/", "https://good.example\t/",
+        "https://good.example/\r\nX: y", " https://good.example/", "https://good.example/a b",
+        "https://good.example@evil.example/", "https://user:word@good.example/", "https://@good.example/",
+        "https://good.example\\@evil.example/", "https://good.example\\.evil.example/", "https://good.example%2eevil.example/",
+        "https://good.example%00.evil.example/", "https://good.example./", "https://good.example../", "https://.good.example/",
+        "https://good..example/", "https://-good.example/", "https://good_example.org/", "https://gööd.example/",
+        "https://good.example\u3002evil.example/", "https://good.example\uff0fevil.example/", "https://\uff47ood.example/",
+        "https://127.0.0.1/", "https://2130706433/", "https://0x7f.1/", "https://0177.0.0.1/", "https://127.1/", "https://1.2.3.0x4/",
+        "https://[::1]/", "https://[::ffff:127.0.0.1]/", "https://[fe80::1%25eth0]/", "https://169.254.169.254/latest/",
+        "https://good.example:/", "https://good.example:0/", "https://good.example:65536/", "https://good.example:0443/",
+        "https://good.example:443:80/", "https://good.example:+443/", "https://good.example:\uff14\uff14\uff13/", "https://good.example:4e2/",
+        "https://good.example/{a}", "https://good.example/%zz", "https://good.example/\\..\\", "https://good.example/" + "a" * 2000,
+        "https://" + "a" * 64 + ".example/", "https://" + "a." * 127 + "example/",
+    ],
+)  # fmt: skip
+def test_what_could_be_read_in_two_ways_is_none(url: str):
+    """Shows: S06."""
+    with pytest.raises(Misread):
+        address(url)
+
+
+@pytest.mark.parametrize(
+    ("said", "yes", "no"),
+    [
+        (
+            "docs.example.org",
+            ["https://docs.example.org/", "https://DOCS.example.org:443/a"],
+            ["http://docs.example.org/", "https://docs.example.org:8443/", "https://example.org/"],
+        ),
+        (
+            "*.example.org",
+            ["https://a.example.org/", "https://a.b.example.org/"],
+            ["https://example.org/", "https://badexample.org/", "https://a.example.org.evil.example/"],
+        ),
+        (
+            "http://example.org:8080",
+            ["http://example.org:8080/a"],
+            ["http://example.org/", "https://example.org:8080/", "http://a.example.org:8080/"],
+        ),
+        ("*", ["https://any.example/"], ["http://any.example/", "https://any.example:8443/"]),
+    ],
+)
+def test_a_site_is_a_host_by_one_scheme_and_port(said: str, yes: list[str], no: list[str]):
+    """Plain HTTP is one only where it is said.
+
+    Shows: S06.
+    """
+    assert [allowed(address(url), [site(said)]) for url in (*yes, *no)] == [True] * len(yes) + [False] * len(
+        no
+    )
+
+
+def test_without_a_site_nothing_is_allowed():
+    """Shows: S06."""
+    assert not allowed(address("https://example.org/"), [])
+
+
+@pytest.mark.parametrize(
+    "said", ["", "**", "*.*", "a.*.example", "https://", "127.0.0.1", "*.1", "example.org/path", "ftp://example.org", "*example.org"]
+)  # fmt: skip
+def test_what_is_no_site_is_told(said: str):
+    with pytest.raises(Misread):
+        site(said)
+
+
+@given(ODD, ODD, ODD, ODD)
+@example("", "@", "", "")
+@example("", "\\@", "", "")
+@example("", ":443@", "", "")
+@example("", "#@", "", "")
+@example("", "?@", "", "")
+@example("", "/@", "", "")
+def test_whatever_is_put_around_a_host_others_read_the_same_one(
+    before: str, between: str, after: str, end: str
+):
+    """A host that is allowed is the one that every reader of the address would connect to.
+
+    Shows: S06.
+    """
+    try:
+        page = address(f"https://{before}good.example{between}evil.example{after}/{end}")
+    except Misread:
+        return
+    text = str(page)
+    assert address(text) == page
+    other, third = urlsplit(text), URL(text, encoded=True)
+    assert (other.hostname, other.username, other.password) == (page.host, None, None)
+    assert (third.host, third.user, third.port) == (page.host, None, page.port)
+    if allowed(page, [site("good.example"), site("*.good.example")]):
+        assert (f"{page.host}.").endswith("good.example.")
+        assert before.removesuffix(".").isascii()
+        assert between.startswith(("/", "?", "#", ":443/", ":443?", ":443#"))
+
+
+@pytest.mark.parametrize(
+    ("said", "leads"),
+    [
+        ("https://other.example/x", "https://other.example/x"),
+        ("//other.example/x", "http://other.example/x"),
+        ("/x?y", "http://example.org:8080/x?y"),
+        ("x", "http://example.org:8080/a/x"),
+        ("?y", "http://example.org:8080/a/b?y"),
+        ("#z", "http://example.org:8080/a/b"),
+        ("javascript:alert", "http://example.org:8080/a/javascript:alert"),
+    ],
+)
+def test_a_page_leads_on_from_where_it_is(said: str, leads: str):
+    assert str(onward(address("http://example.org:8080/a/b?c"), said)) == leads
+
+
+@pytest.mark.parametrize(
+    "said", ["file:///etc/passwd", "//user@evil.example/", "/\\evil.example", "\tx", "//[::1]/"]
+)
+def test_a_page_leads_nowhere_that_is_no_address(said: str):
+    """Shows: S06, S07."""
+    with pytest.raises(Misread):
+        onward(Address(scheme="https", host="example.org", port=443), said)
+
+
+@pytest.mark.parametrize(
+    "number",
+    [
+        "127.0.0.1", "127.9.9.9", "0.0.0.0", "10.0.0.1", "10.255.255.255", "172.16.0.1", "172.31.255.255", "192.168.1.1",
+        "169.254.169.254", "169.254.170.2", "100.64.0.1", "100.100.100.200", "192.0.0.192", "168.63.129.16", "198.18.0.1",
+        "192.0.2.1", "198.51.100.1", "203.0.113.1", "224.0.0.1", "240.0.0.1", "255.255.255.255", "192.88.99.1",
+        "::", "::1", "fe80::1", "fe80::1%eth0", "fec0::1", "fc00::1", "fd00:ec2::254", "ff02::1", "::ffff:127.0.0.1",
+        "::ffff:8.8.8.8", "::127.0.0.1", "64:ff9b::a00:1", "64:ff9b:1::1", "2001::1", "2001:db8::1", "2002:7f00:1::1",
+        "2606:4700::1%1", "100::1", "5f00::1", "4000::1", "localhost", "0177.0.0.1", "0x7f000001", "",
+    ],
+)  # fmt: skip
+def test_machines_of_this_one_of_its_network_and_its_cloud_are_not_the_worlds(number: str):
+    """Shows: S07."""
+    assert not is_public(number)
+
+
+@pytest.mark.parametrize(
+    "number", ["8.8.8.8", "93.184.216.34", "172.32.0.1", "100.128.0.1", "2606:4700::1", "2a00:1450::8"]
+)
+def test_others_are(number: str):
+    assert is_public(number)
+
+
+@given(st.ip_addresses())
+def test_no_number_is_the_worlds_that_the_standard_calls_private(number: object):
+    """Shows: S07."""
+    for kind in (
+        "is_private",
+        "is_loopback",
+        "is_link_local",
+        "is_multicast",
+        "is_reserved",
+        "is_unspecified",
+    ):
+        if getattr(number, kind):
+            assert not is_public(str(number))
