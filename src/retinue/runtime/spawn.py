@@ -47,8 +47,7 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
     _fits(defined.agent, ask)
     if ask.parent_run is not None and ask.model is None and defined.agent.model is None:
         ask = replace(ask, model=ports.subagents.model)
-    if ask.model is not None:
-        ports.model(defined.agent, ask.model)  # a model that nobody knows is told before anything is made
+    ports.model(defined.agent, ask.model)  # what nobody here can work is told before anything is made
     if ask.parent_run is not None:
         child = replace(child, asker=await permitted(ask, child.parent, ports))
     deepest = min(ports.limits.max_depth, HARD_DEPTH)

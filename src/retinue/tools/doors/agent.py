@@ -15,7 +15,7 @@ from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Said
-from retinue.errors import Failed, NotFound, Refused, RetinueError
+from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.ports import Call, Ports, Tx
 from retinue.runtime.announce import LIVE
 from retinue.runtime.answer import outcome
@@ -137,7 +137,7 @@ async def _handed_on(call: Call, door: str, name: str, task: str, *, persist: bo
         run = await spawn(ask, child, ports)
     except NotFound as error:
         raise _no(f"Agent '{name}' not found", NotFound.code, agent_used=name) from error
-    except Refused as error:
+    except (Refused, BadConfig) as error:
         raise _no(str(error), error.code, agent_used=name) from error
     return await _report(await _ended(run, ports), call, ports)
 

@@ -1,0 +1,334 @@
+"""Ways out that lead past the files and commands of a scope: the web, archives, other runtimes, what Landlock leaves open."""
+
+import asyncio
+import io
+import json
+import os
+import stat
+import subprocess
+import tarfile
+import zipfile
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.sandbox.landlock import abi
+from retinue.testing.replies import calls, reply
+
+
+@asynccontextmanager
+async def listening() -> AsyncGenerator[tuple[int, list[bytes]]]:
+    """A machine of the person's own: whoever comes is remembered."""
+    heard: list[bytes] = []
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        heard.append(await reader.read(4096))
+        writer.write(b"HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\nContent-Length: 6\r\n\r\nsecret")
+        await writer.drain()
+        writer.close()
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1], heard
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def results(request: Any) -> list[str]:
+    return [message["content"] for message in request.messages if message["role"] == "tool"]
+
+
+# the web
+
+
+async def test_there_is_no_way_to_the_web_unless_the_operator_opens_one(machine: Any):
+    """Shows: S06."""
+    machine.configured(approvals="auto")
+    async with (
+        listening() as (port, heard),
+        machine.serving([calls(("web_fetch", {"url": f"http://localhost:{port}/"})), reply("No.")]) as server,
+    ):
+        await machine("run", "Fetch")
+        listed = (await machine("tools", "list", "--json")).json
+    assert "web_fetch" not in machine.tools(server.requests[0])
+    assert "web_fetch" not in json.dumps(listed)
+    assert json.loads(results(server.requests[1])[0])["error"] == "unknown_tool"
+    assert heard == []
+
+
+async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_names_them(machine: Any):
+    """Shows: S06, S07."""
+    async with listening() as (port, heard):
+        machine.configured(
+            approvals="auto",
+            web_fetch={"hosts": [f"http://localhost:{port}", f"http://*.localhost:{port}", "*"]},
+        )
+        wishes = [
+            f"http://localhost:{port}/", f"http://LOCALHOST:{port}/", f"http://localhost:{port}#example.org/",
+            f"http://127.0.0.1:{port}/", f"http://[::1]:{port}/", f"http://2130706433:{port}/", f"http://localhost.:{port}/",
+            f"http://example.org@localhost:{port}/", f"http://localhost:{port}\r\nHost: example.org/", f"http://other.invalid:{port}/",
+            f"http://localhost:{port}/ ",
+        ]  # fmt: skip
+        script = [calls(*[("web_fetch", {"url": url}) for url in wishes]), reply("No.")]
+        async with machine.serving(script) as server:
+            await machine("run", "Fetch")
+    assert "web_fetch" in machine.tools(server.requests[0])
+    said = results(server.requests[1])
+    refused = [json.loads(each) for each in said if each.startswith("{")]
+    assert {each["error"] for each in refused} == {"host_not_allowed"}
+    assert [each["resource"] for each in refused] == [*wishes[:3], wishes[9]]
+    assert all("never asked" in each["message"] for each in refused[:3])
+    assert "web_fetch.hosts" in refused[3]["message"]
+    assert all(each.startswith("the address ") for each in said if not each.startswith("{"))
+    assert heard == []
+
+
+@pytest.mark.parametrize(
+    ("ceiling", "policy", "code"), [({"network": False}, "auto", 0), (None, "ask", 6), (None, "deny", 0)]
+)
+async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_away(
+    machine: Any, ceiling: Any, policy: str, code: int
+):
+    """Shows: S06, T08."""
+    async with listening() as (port, heard):
+        machine.configured(
+            approvals=policy,
+            web_fetch={"hosts": [f"http://localhost:{port}"]},
+            **({"ceiling": ceiling} if ceiling else {}),
+        )
+        script = [calls(("web_fetch", {"url": f"http://localhost:{port}/"})), reply("No.")]
+        async with machine.serving(script) as server:
+            ran = await machine("run", "--json", "Fetch")
+    assert ran.code == code
+    assert ("web_fetch" in machine.tools(server.requests[0])) == (ceiling is None)
+    if code == 0:
+        told = json.loads(results(server.requests[1])[0])
+        assert told["success"] is False
+        assert ("lets nothing reach the network" in told["message"]) == (ceiling is not None)
+    assert heard == []
+
+
+@pytest.mark.parametrize("bad", ["127.0.0.1", "https://user@example.org", "example.org/path", "**"])
+async def test_a_site_that_is_none_stops_the_start_with_its_key(machine: Any, bad: str):
+    """Shows: S06."""
+    machine.configured(web_fetch={"hosts": ["docs.example.org", bad]})
+    async with machine.serving([]):
+        told = await machine("run", "Hi")
+    assert (told.code, "web_fetch.hosts[1]" in told.err, bad in told.err) == (2, True, True)
+
+
+# archives
+
+
+def crafted(folder: Path, outside: Path) -> None:
+    """Members that lead out: upwards, absolute, and through links that earlier members make."""
+    up = os.path.relpath(outside, folder)
+    with tarfile.open(folder / "evil.tar", "w") as tar:
+
+        def member(name: str, data: bytes = b"evil\n", **more: Any) -> None:
+            info = tarfile.TarInfo(name)
+            info.size = 0 if more else len(data)
+            for key, value in more.items():
+                setattr(info, key, value)
+            tar.addfile(info, None if more else io.BytesIO(data))
+
+        member("plain.txt", b"plain\n")
+        member(f"{up}/up.txt")
+        member(f"{outside}/absolute.txt")
+        member("way", type=tarfile.SYMTYPE, linkname=str(outside))
+        member("way/through.txt")
+        member("target", type=tarfile.SYMTYPE, linkname=f"{up}/secret")
+        member("hard", type=tarfile.LNKTYPE, linkname=f"{outside}/secret")
+        member("hard")
+        member(".git/hooks/post-checkout")
+        member(".vscode/tasks.json", b"{}\n")
+        member("pipe", type=tarfile.FIFOTYPE)
+        member("device", type=tarfile.CHRTYPE, devmajor=1, devminor=3)
+    with zipfile.ZipFile(folder / "evil.zip", "w") as packed:
+        for name in ("plain.txt", f"{up}/up.txt", f"{outside}/absolute.txt", "way/through.txt", ".envrc"):
+            packed.writestr(name, "evil\n")
+        link = zipfile.ZipInfo("way2")
+        link.external_attr = (stat.S_IFLNK | 0o777) << 16
+        packed.writestr(link, str(outside))
+
+
+UNPACK = """
+import os, tarfile, zipfile
+for member in (tar := tarfile.open('evil.tar')).getmembers():
+    try: tar.extract(member)
+    except Exception as error: print(member.name, error)
+for member in (packed := zipfile.ZipFile('evil.zip')).infolist():
+    try:
+        os.makedirs(os.path.dirname(member.filename) or '.', exist_ok=True)
+        if member.external_attr >> 28 == 10: os.symlink(packed.read(member), member.filename)
+        else: open(member.filename, 'wb').write(packed.read(member))
+    except Exception as error: print(member.filename, error)
+"""
+
+
+async def test_what_an_archive_holds_stays_in_the_workspace(machine: Any):
+    """There is no tool of ours that unpacks: a command does, in its cell, with tar's own checks switched off and by a
+    program that has none. What it leaves behind is then opened by the file tools, which follow no link out of the scope.
+
+    Shows: F22.
+    """
+    machine.configured(approvals="auto")
+    outside = machine.folder.parent / "outside"
+    outside.mkdir()
+    (outside / "secret").write_text("canary-7c1f\n")
+    crafted(machine.folder, outside)
+    before = {path.name: path.stat() for path in (outside, outside / "secret")}
+    control = machine.folder.parent / "control"
+    for place in (control / "work", control / "outside"):
+        place.mkdir(parents=True)
+    crafted(control / "work", control / "outside")
+    await asyncio.to_thread(
+        subprocess.run, ["tar", "-xPf", "evil.tar"], cwd=control / "work", check=False, capture_output=True
+    )
+    assert {"up.txt", "absolute.txt", "through.txt"} <= {
+        path.name for path in (control / "outside").iterdir()
+    }
+    wishes = [
+        calls(
+            (
+                "bash",
+                {"command": "tar -xPf evil.tar --unlink-first; tar -xPf evil.tar; cat way/* target hard"},
+            )
+        ),
+        calls(("bash", {"command": f'/usr/bin/python3 -I -c "{UNPACK}"; cat way/* way2/* target hard'})),
+        calls(
+            *[("read", {"path": path}) for path in ("way/secret", "target", "way2/secret", "hard")],
+            *[("write", {"path": path, "content": "evil"}) for path in ("way/new", "way2/new", "target")],
+            ("read", {"path": "plain.txt"}),
+        ),
+        reply("Unpacked."),
+    ]
+    async with machine.serving(wishes) as server:
+        ran = await machine("run", "--json", "Unpack")
+    assert (ran.code, ran.json["sandbox"]) == (0, "strict")
+    said = results(server.requests[3])
+    assert "canary-7c1f" not in "".join(said)
+    assert "plain" in said[-1] or "evil" in said[-1]
+    assert sorted(path.name for path in outside.iterdir()) == ["secret"]
+    assert (outside / "secret").read_text() == "canary-7c1f\n"
+    for path in (outside, outside / "secret"):
+        now, then = path.stat(), before[path.name]
+        assert (now.st_mtime_ns, now.st_ctime_ns, now.st_nlink) == (
+            then.st_mtime_ns,
+            then.st_ctime_ns,
+            then.st_nlink,
+        )
+    for name in (".git/hooks/post-checkout", ".vscode/tasks.json", ".envrc", "pipe"):
+        assert not os.path.lexists(machine.folder / name), name
+    assert (machine.folder / "plain.txt").exists()
+    assert not any(stat.S_ISCHR(path.lstat().st_mode) for path in machine.folder.rglob("*"))
+
+
+# other runtimes
+
+DOORS = {
+    "spawn_subagent": {"agentId": "@", "prompt": "Go"},
+    "agents_message": {"agentId": "@", "content": "Go"},
+    "agent": {"agent_name": "@", "task_prompt": "Go"},
+}
+
+
+async def test_an_agent_of_another_runtime_is_refused_whoever_starts_it_and_nothing_of_it_runs(machine: Any):
+    """Programs of their own and servers of their own would not be held by the sandbox: none is started, by a person or
+    by an agent that is held itself.
+
+    Shows: T09.
+    """
+    programs = machine.folder.parent / "bin"
+    programs.mkdir()
+    for name in ("claude", "codex", "pi"):
+        (programs / name).write_text(f'#!/bin/sh\ntouch "{machine.folder.parent}/escaped-{name}"\n')
+        (programs / name).chmod(0o755)
+        machine.agent(f"{name}-agent", f"driver: {name}-cli\n")
+    path = f"{programs}{os.pathsep}{machine.env['PATH']}"
+    machine.configured(approvals="auto")
+    machine.agent("main", f"workspace: {{writable: false}}\ntools: [PersistentAgent, {', '.join(DOORS)}]\n")
+    async with listening() as (port, heard):
+        machine.agent(
+            "far-agent",
+            f"type: external\nexternal: {{inputUrl: 'http://127.0.0.1:{port}/', callbackBaseUrl: 'http://127.0.0.1:{port}/'}}\n",
+        )
+        others = ["claude-agent", "codex-agent", "pi-agent", "far-agent"]
+        wishes = [
+            (door, {key: other if value == "@" else value for key, value in args.items()})
+            for other in others
+            for door, args in DOORS.items()
+        ]
+        asks = calls(("PersistentAgent", {"preset": "claude-agent", "description": "go", "prompt": "Go"}))
+        script = [calls(*wishes), reply("None of them."), asks, reply("Nor this one.")]
+        async with machine.serving(script) as server:
+            ran = (await machine("run", "--json", "--agent", "main", "Hand it on", PATH=path)).json
+            more = (await machine("run", "--json", "--agent", "main", "Ask first", PATH=path)).json
+            for asked in more["approvals"]:
+                await machine("approvals", "answer", asked, "allow", PATH=path)
+            direct = [await machine("run", "--json", "--agent", other, "Go", PATH=path) for other in others]
+            under = ["spawn", "--json", "--parent", ran["slug"], "--agent"]
+            below = [await machine(*under, other, "Go", PATH=path) for other in others]
+        left = (await machine("sessions", "list", "--json")).json
+    said = results(server.requests[1])
+    assert len(said) == len(wishes)
+    for (door, args), told in zip(wishes, said, strict=True):
+        assert "cannot be done yet" in told or "uses the driver" in told or "not_available" in told, (
+            door,
+            args,
+            told,
+        )
+    assert [each.code for each in (*direct, *below)] == [2] * 8
+    assert [path.name for path in machine.folder.parent.glob("escaped-*")] == []
+    assert heard == []
+    assert "uses the driver" in results(server.requests[3])[-1]
+    assert len(server.requests) == 4
+    assert [each["agent"] for each in left] == ["main"] * 2
+
+
+# what Landlock leaves open
+
+
+LOWER = "landlock" if abi() else "none"
+CHANGES = "chmod 640 '{0}'; touch -d @86400 '{0}'; cat '{0}'; echo evil >>'{0}'"
+
+
+async def test_below_strict_nothing_outside_changes_without_a_yes_to_just_that(machine: Any):
+    """Landlock leaves modes, times and attributes of files elsewhere open, which the documentation says: so every command
+    asks, whatever grants it, and the one that a person allowed changes them. Contents stay closed even then.
+
+    Shows: S19.
+    """
+    machine.configured(approvals="auto")
+    machine.agent("tester", "shell_commands: {allow: ['*']}\n")
+    outside = machine.folder.parent / "outside"
+    outside.write_text("canary-19ab\n")
+    outside.chmod(0o600)
+    before = outside.stat()
+    wish = calls(("bash", {"command": CHANGES.format(outside)}))
+    async with machine.serving([wish, reply("No."), wish, reply("Done.")]) as server:
+        for answer in ("deny", "allow"):
+            ran = await machine("run", "--json", "--agent", "tester", "Go", RETINUE_SANDBOX=LOWER)
+            assert (ran.code, ran.json["waiting_for"]) == (6, "approval")
+            assert outside.stat() == before
+            [asked] = ran.json["approvals"]
+            shown = (await machine("approvals", "show", asked, "--json", RETINUE_SANDBOX=LOWER)).json
+            assert (shown["sandbox"], shown["resource"]) == (LOWER, CHANGES.format(outside))
+            if answer == "allow":
+                break
+            await machine("approvals", "answer", asked, answer, RETINUE_SANDBOX=LOWER)
+            assert outside.stat() == before
+        await machine("approvals", "answer", asked, "allow", RETINUE_SANDBOX=LOWER)
+    told = results(server.requests[-1])[-1]
+    assert f", sandbox {LOWER}, " in told
+    assert stat.S_IMODE(outside.stat().st_mode) == 0o640
+    if LOWER == "landlock":
+        assert outside.stat().st_mtime == 86400
+        assert outside.read_text() == "canary-19ab\n"
+        assert "canary-19ab" not in told
+    page = (Path(__file__).parents[2] / "docs/explanation/sandbox.md").read_text()
+    assert "the modes, times and attributes of files elsewhere can be changed" in page
