@@ -1,7 +1,7 @@
 /** Runs as the page sees them: heard of by events, read from their rows, numbered by birth within their tree. */
 
 import { computed, signal } from "@preact/signals";
-import { api } from "./api.ts";
+import { api, Refusal } from "./api.ts";
 import type { Run, Status, Told, Usage } from "./shapes.ts";
 import { complain, single } from "./store.ts";
 import { spoken } from "./words.ts";
@@ -11,6 +11,8 @@ export interface Seen {
   agent: string;
   session: string;
   parent: string;
+  /** The first run of its tree, once its row was read. */
+  root: string;
   call: string;
   about: string;
   status: Status;
@@ -81,9 +83,10 @@ export function rootOf(id: string): string {
   const all = runs.value;
   let at = id;
   for (let steps = 0; steps < 64; steps++) {
-    const above = all.get(at)?.parent;
-    if (!above) return at;
-    at = above;
+    const run = all.get(at);
+    if (run?.root) return run.root;
+    if (!run?.parent) return at;
+    at = run.parent;
   }
   return at;
 }
@@ -113,12 +116,13 @@ function withRow(known: Seen | undefined, row: Run): Seen {
     agent: row.agent,
     session: row.session_id,
     parent: row.parent ?? known?.parent ?? "",
+    root: row.root,
     call: row.call || known?.call || "",
     about: row.label || firstLine(row.task ?? "") || known?.about || "its task",
     status,
     waitsFor: status === "waiting" ? (row.waiting_for ?? "") : "",
     asked: over ? "" : (known?.asked ?? ""),
-    since: row.started_at ?? known?.since ?? new Date().toISOString(),
+    since: row.started_at ?? row.created_at,
     endedAt: row.ended_at ?? known?.endedAt ?? null,
     total: Math.max(known?.total ?? 0, row.tool_calls),
     turns: Math.max(known?.turns ?? 0, row.turns),
@@ -140,7 +144,7 @@ function firstLine(text: string): string {
 
 function newborn(event: Told): Seen {
   return {
-    id: event.run, agent: event.agent, session: event.session, parent: event.parent_run || "", call: event.call ?? "",
+    id: event.run, agent: event.agent, session: event.session, parent: event.parent_run || "", root: "", call: event.call ?? "",
     about: firstLine(event.task ?? ""), status: "queued", waitsFor: "", asked: "", since: event.at, endedAt: null,
     total: 0, turns: 0, usage: { input: 0, output: 0 }, doing: EMPTY, note: "", error: "", reason: "",
     task: event.task ?? "", children: [], read: false,
@@ -200,19 +204,13 @@ const families = new Set<string>();
 /** Everybody of a run's tree, so that children stand at their calls and numbers are right. */
 export async function family(id: string): Promise<void> {
   try {
-    let root = id;
-    for (let steps = 0; steps < 16; steps++) {
-      const known = runs.value.get(root);
-      if (!known?.read) put([await api.run(root)]);
-      const above = runs.value.get(root)?.parent;
-      if (!above) break;
-      root = above;
-    }
+    if (!runs.value.get(id)?.read) put([await api.run(id)]);
+    const root = rootOf(id);
     if (families.has(root)) return;
     families.add(root);
     put(await api.runs({ root, limit: 1000 }));
   } catch (error) {
-    complain(error);
+    if (!(error instanceof Refusal && error.status === 404)) complain(error);
   }
 }
 

@@ -131,8 +131,11 @@ export interface Run {
   model: string | null;
   source: string;
   door: string;
-  call?: string | null;
-  root?: string | null;
+  created_at: string;
+  /** The call that asked for it. */
+  call: string | null;
+  /** The first run of its tree: itself where nobody asked for it. */
+  root: string;
 }
 
 export interface Left {

@@ -73,9 +73,9 @@ const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cance
 function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
   const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow }));
   for (const sent of pending.value) {
-    if (!there.has(sent.run) && !waits(sent)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
+    if (!there.has(sent.run) && !waits(sent) && !ended(sent)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
   }
-  const sending = new Set(pending.value.filter((sent) => !waits(sent)).map((sent) => sent.run));
+  const sending = new Set(pending.value.filter((sent) => !waits(sent) && !ended(sent)).map((sent) => sent.run));
   const ends = new Set(before.map((item) => item.key));
   for (const run of runs.ofSession(openId.value ?? "")) {
     if (there.has(run.id) || sending.has(run.id)) continue;
@@ -88,6 +88,11 @@ function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
 /** Its run stands in the queue behind another of this conversation. */
 function waits(sent: Pending): boolean {
   return runs.runs.value.get(sent.run)?.status === "queued" && runs.ofSession(openId.value ?? "").some((run) => run.id < sent.run && runs.isLive(run));
+}
+
+function ended(sent: Pending): boolean {
+  const run = runs.runs.value.get(sent.run);
+  return run !== undefined && !runs.isLive(run);
 }
 
 /** A run that ended before it said anything is told of while it is the latest. */
@@ -211,8 +216,8 @@ export const reread = single(async () => {
       replace(entries, limit);
     });
   } catch (error) {
-    if (error instanceof Refusal && error.status === 404 && openId.value === id) state.value = "gone";
-    else throw error;
+    if (!(error instanceof Refusal && error.status === 404)) throw error;
+    if (openId.value === id) state.value = "gone";
   }
 });
 
