@@ -47,7 +47,7 @@ function Question({ asked }: { asked: Approval }): JSX.Element {
         </span>
         <Chain asked={asked} />
       </div>
-      <pre class="resource" data-test="approval-resource"><Plain text={asked.resource} /></pre>
+      {asked.resource !== asked.tool && <pre class="resource" data-test="approval-resource"><Plain text={asked.resource} /></pre>}
       <Exactly asked={asked} />
       {asked.reason && <p class="reason"><span class="quiet">{asked.touch === "more" ? "Its reason" : "Asked because"}</span> <Plain text={asked.reason} /></p>}
       <footer>
