@@ -34,16 +34,22 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
   const stick = useRef(true);
   const was = useRef(rows.of);
   const turn = useSignal(0);
+  const count = useRef(0);
+  const known = useRef<{ items: readonly T[]; heights: number; tops: Float64Array } | null>(null);
   turn.value;
 
   if (was.current !== rows.of) {
     was.current = rows.of;
     heights.current.clear();
+    count.current++;
     stick.current = true;
     reading.current = null;
   }
 
-  const tops = positions(rows, heights.current);
+  if (known.current?.items !== rows.items || known.current.heights !== count.current) {
+    known.current = { items: rows.items, heights: count.current, tops: positions(rows, heights.current) };
+  }
+  const tops = known.current.tops;
   const view = box.current?.clientHeight ?? 800;
   const total = tops[rows.items.length]!;
   const kept = stick.current || !reading.current ? -1 : indexOf(rows, reading.current.key);
@@ -78,6 +84,7 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
         changed = true;
       }
     }
+    if (changed) count.current++;
     return changed;
   }, []);
 

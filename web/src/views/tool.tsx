@@ -54,8 +54,16 @@ function State({ state }: { state: string }): JSX.Element {
 function Aside({ state, result }: { state: string; result: Returned | null }): JSX.Element | null {
   if (state === "asks") return <span class="quiet">waits for your answer</span>;
   if (!result) return null;
-  if (!result.ok) return <span class="quiet failed">refused or failed</span>;
+  if (!result.ok) return <span class="quiet failed">{refusalOf(result.text)?.error.replace(/_/g, " ") ?? "refused or failed"}</span>;
   return result.ms >= 100 ? <span class="quiet">{span(result.ms)}</span> : null;
+}
+
+/** A refusal that says in words what programs read in fields. */
+function refusalOf(text: string): { error: string; message: string } | null {
+  const found = text.startsWith("{") ? new Map(argumentsOf(text) ?? []) : null;
+  const error = found?.get("error");
+  const message = found?.get("message");
+  return typeof error === "string" && typeof message === "string" ? { error, message } : null;
 }
 
 function Inside({ call, result }: { call: Called; result: Returned | null }): JSX.Element {
@@ -66,6 +74,7 @@ function Inside({ call, result }: { call: Called; result: Returned | null }): JS
       {found ? <Given tool={call.tool} found={found} /> : <pre class="block"><Plain text={call.args} /></pre>}
       {call.broken && <p class="stopped"><Icon name="alert" size={14} /> It was never run: {call.broken}</p>}
       {result && <div class="part"><span>{result.ok ? "Result" : "Refusal"}</span><Copy text={result.text} what="the result" /></div>}
+      {result && !result.ok && refusalOf(result.text) && <p class="refusal"><Plain text={refusalOf(result.text)!.message} /></p>}
       {result && <Result text={result.text} />}
     </div>
   );
