@@ -43,7 +43,13 @@ class Giving(ABC):
 
     @abstractmethod
     async def answered(
-        self, session: Session, text: str | None, *, model: str | None = None, owner: str | None = None
+        self,
+        session: Session,
+        text: str | None,
+        *,
+        model: str | None = None,
+        owner: str | None = None,
+        key: str = "",
     ) -> Run | None:
         """The run of a conversation that waited for a person's words, with these; None: none does."""
 
@@ -76,7 +82,9 @@ class Giving(ABC):
         about = await self._about(chosen, agent, workspace)
         check_model(self._ports.model(about, model), self.config)
         known(about, self._ports)
-        if chosen is not None and (going_on := await self.answered(chosen, text, model=model, owner=owner)):
+        if chosen is not None and (
+            going_on := await self.answered(chosen, text, model=model, owner=owner, key=key)
+        ):
             return going_on
         typed = text is None
         if chosen is None:

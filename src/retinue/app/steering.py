@@ -1,5 +1,6 @@
 """What a person does to a run on its way: stop it, hear what it has come to, send it away, say how to go on."""
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 
@@ -37,9 +38,21 @@ class Steering(ABC):
         return await control.detach(run.id, self._ports)
 
     async def answered(
-        self, session: Session, text: str | None, *, model: str | None = None, owner: str | None = None
+        self,
+        session: Session,
+        text: str | None,
+        *,
+        model: str | None = None,
+        owner: str | None = None,
+        key: str = "",
     ) -> Run | None:
         """The run of a conversation that waited for a person's words, with these; None: none does."""
         if text is not None and not text.strip():
             raise Usage("there is nothing to send: the text is blank")
-        return await control.answered(session, text, self._ports, model=model, owner=owner)
+        entry = entry_for(key) if key else ""
+        return await control.answered(session, text, self._ports, model=model, owner=owner, entry=entry)
+
+
+def entry_for(key: str) -> str:
+    """Under which id the words of a wish with a key stand in a file, where no run of that key is born for them."""
+    return f"said-{hashlib.sha256(key.encode()).hexdigest()[:32]}"

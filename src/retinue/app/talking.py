@@ -9,17 +9,21 @@ from typing import Any
 
 from retinue.app.change import told
 from retinue.app.sessions import LIVE
+from retinue.app.steering import entry_for
 from retinue.app.turns import Turns
 from retinue.domain.agent import NAME
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
+from retinue.domain.transcript import Said
 from retinue.engine.local import LocalEngine
-from retinue.errors import Conflict, Usage
+from retinue.errors import Conflict, NotFound, Usage
 from retinue.ports import Ports
 from retinue.runtime.spawn import begin
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
+from retinue.store.page import Span
+from retinue.store.window import WINDOW
 from retinue.tools.doors.agents_message import behind, reported
 
 KEYED = "http:"
@@ -97,16 +101,26 @@ class Talking(ABC):
     async def _said(self, session: Session, message: Message) -> Run:
         async with self.turns.of(session.id):
             key = f"{KEYED}{message.key}" if message.key else ""
-            if key and (first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key))):
-                return self._same(first, session, message)
+            if key and (first := await self._before(session, key)):
+                return self._same(*first, session, message)
             await self._undraft(session, message.content)
-            return self._same(
-                await self.start(message.content, session=session.id, key=key), session, message
-            )
+            run = await self.start(message.content, session=session.id, key=key)
+            return self._same(run, run.ask.task or "", session, message) if run.ask.key == key else run
 
-    def _same(self, run: Run, session: Session, message: Message) -> Run:
+    async def _before(self, session: Session, key: str) -> tuple[Run, str] | None:
+        """What came of this key before: a run, and the words. Words to a run that waited for them stand in the file."""
+        if first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key)):
+            return first, first.ask.task or ""
+        span = Span(limit=1, around=entry_for(key), within=WINDOW)
+        with suppress(NotFound):
+            for entry in await self.store.page(session, span):
+                if isinstance(entry, Said):
+                    return await self.find_run(entry.run), entry.text
+        return None
+
+    def _same(self, run: Run, words: str, session: Session, message: Message) -> Run:
         """A key that stands for something else is a mistake of whoever gives it."""
-        if run.session_id == session.id and (not message.key or run.ask.task == self.redact(message.content)):
+        if run.session_id == session.id and words == self.redact(message.content):
             return run
         raise Conflict(f"the key {message.key!r} was given for another message: run {run.id} in {run.slug}")
 

@@ -200,15 +200,22 @@ async def detach(run_id: str, ports: Ports) -> Run:
 
 
 async def answered(
-    session: Session, text: str | None, ports: Ports, *, model: str | None = None, owner: str | None = None
+    session: Session,
+    text: str | None,
+    ports: Ports,
+    *,
+    model: str | None = None,
+    owner: str | None = None,
+    entry: str = "",
 ) -> Run | None:
     """A person's words to the run of a conversation that waits for them: the same run goes on, here or where `owner`
-    works. They stand in the file first; without a text they are what is typed there. None: no run waits for words."""
+    works. They stand in the file first, under the id `entry` where one is given; without a text they are what is typed
+    there. None: no run waits for words."""
     waiting = await ports.ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
     parked = next((run for run in reversed(waiting) if run.waiting_for is Waiting.PERSON), None)
     if parked is None:
         return None
-    waited = await _told(parked, session, text, ports)
+    waited = await _told(parked, session, text, ports, entry=entry)
 
     def step(tx: Tx) -> Run:
         run = tx.run(parked.id) or parked
@@ -225,7 +232,7 @@ async def answered(
     return run
 
 
-async def _told(parked: Run, session: Session, text: str | None, ports: Ports) -> timedelta:
+async def _told(parked: Run, session: Session, text: str | None, ports: Ports, *, entry: str) -> timedelta:
     """The words become an entry of the run; typed ones do when it goes on. The time it took until they came is not the
     run's; a stamp that a person has changed says nothing of it."""
     now = ports.chance.now()
@@ -233,7 +240,8 @@ async def _told(parked: Run, session: Session, text: str | None, ports: Ports) -
         since = next((entry.at for entry in reversed(talk.entries) if entry.run == parked.id), "")
         if text is not None:
             desk = Desk(parked, ports)
-            await desk.add(talk, desk.heard(ports.redact(text)))
+            said = desk.heard(ports.redact(text))
+            await desk.add(talk, replace(said, id=entry or said.id))
         elif not talk.typed().strip():
             raise Usage(
                 f"run {parked.id} waits for a person: say how to go on, or type it at the end of {parked.path}"

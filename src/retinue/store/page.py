@@ -31,6 +31,8 @@ class Span:
     before: str = ""
     after: str = ""
     around: str = ""
+    within: int | None = None
+    """How many bytes from the end an entry of that name is looked for; without it, everywhere."""
 
 
 class Pages:
@@ -62,7 +64,7 @@ class Pages:
         name = span.before or span.after or span.around
         if not name:
             return _last(file, path, end, end, span.limit)
-        at = self._find(file, path, end, name)
+        at = self._find(file, path, end, name, within=span.within)
         if span.before:
             return _last(file, path, at, end, span.limit)
         if span.after:
@@ -70,11 +72,14 @@ class Pages:
         earlier = _last(file, path, at, end, span.limit // 2)
         return [*earlier, *_first(file, path, at, end, span.limit - len(earlier))]
 
-    def _find(self, file: int, path: str, end: int, name: str) -> int:
+    def _find(self, file: int, path: str, end: int, name: str, *, within: int | None = None) -> int:
         known = self._places.get((path, name))
         if known is not None and known < end and _stands(file, known, name):
             return known
-        found = _by_line(file, path, end, name) if name.startswith("line-") else _searched(file, end, name)
+        if name.startswith("line-"):
+            found = _by_line(file, path, end, name)
+        else:
+            found = _searched(file, end, name, within=within)
         if found is None:
             raise NotFound(f"there is no entry {name!r} in {path}")
         return found
@@ -160,10 +165,12 @@ def _before(file: int, upto: int, end: int) -> Portion:
         size *= 2
 
 
-def _searched(file: int, end: int, name: str) -> int | None:
+def _searched(file: int, end: int, name: str, *, within: int | None) -> int | None:
     """The last entry of this name, looked for from the end. Most of a long file is only searched for the bytes."""
     word = f"={quoted(name.removesuffix(OF_RESULT))}".encode()
     for portion in _backwards(file, end, end):
+        if within is not None and end - portion.at - len(portion.data) > within:
+            return None
         if word not in portion.data:
             continue
         marks = [0, *(found.start() + 1 for found in _MARKER.finditer(portion.data))]

@@ -10,7 +10,7 @@ from retinue.app.talking import Message
 from retinue.domain.right import Right
 from retinue.domain.run import Status
 from retinue.domain.transcript import Entry, as_json
-from retinue.errors import Usage
+from retinue.errors import NotFound, Usage
 from retinue.store.page import Span
 from retinue.surfaces.web.asgi import failed
 from retinue.surfaces.web.asked import EntriesQuery, Saying
@@ -71,7 +71,12 @@ async def _all(portions: AsyncGenerator[list[Entry]]) -> Answer:
 async def said(house: House, wish: Wish[Nothing, Saying]) -> Answer | dict[str, Any]:
     body = wish.body
     message = Message(content=body.content, wait=body.mode == "sync", timeout=body.timeout, key=wish.key)
-    run, facts = await house.app.message(wish.ref, message)
+    session = await house.app.named(wish.ref)
+    try:
+        run, facts = await house.app.message(session.id, message)
+    except NotFound as missing:
+        await house.app.named(session.id)  # it may have been deleted meanwhile: that is another error
+        return failed(404, "agent_not_found", str(missing))
     told = facts.pop("error", None)
     if told is None:
         return {name: fact for name, fact in facts.items() if fact is not None}
