@@ -271,3 +271,16 @@ def test_whatever_stands_in_a_file_each_key_appears_once_and_nothing_is_raised(
     names = [each.field for each in checked.fields]
     assert len(names) == len(set(names))
     assert checked.ok or checked.problems
+
+
+def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
+    path = tmp_path / "keeper.md"
+    path.write_text(
+        "---\nname: keeper\ntoolExposure: mixed\nskill_allow: [notes]\nskill_deny: [x]\n---\n\nHi.\n"
+    )
+    assert verdicts(one(path)) == {
+        "name": ("honoured", ""),
+        "toolExposure": ("kept", "as tool_exposure; there are no skills here: it changes nothing"),
+        "skill_allow": ("kept", "there are no skills here: it changes nothing"),
+        "skill_deny": ("kept", "there are no skills here: it changes nothing"),
+    }

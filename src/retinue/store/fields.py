@@ -118,6 +118,11 @@ _HANDLED: dict[str, Handler] = {
 }
 """Native fields whose value may be said in several ways."""
 
+_IDLE = dict.fromkeys(
+    ("tool_exposure", "skill_allow", "skill_deny"), "there are no skills here: it changes nothing"
+) | {"api_exposed": "it changes nothing"}
+"""Fields that are kept for what may come: whoever wrote them is told that nothing obeys them."""
+
 NATIVE = (*_NATIVE, *_HANDLED)
 
 ALIASES: dict[str, str] = {
@@ -250,7 +255,12 @@ def _said(key: str, value: Any, path: Path) -> Said:
         return Said(sets={native: None} if native in NATIVE else {})
     if native in _NATIVE:
         note = f"as {native}" if native != key else ""
-        return Said(sets={native: _NATIVE[native](value, path)}, note=note)
+        idle = _IDLE.get(native)
+        return Said(
+            sets={native: _NATIVE[native](value, path)},
+            verdict=Verdict.KEPT if idle else Verdict.HONOURED,
+            note="; ".join(filter(None, (note, idle))),
+        )
     return (_HANDLED.get(native) or _OTHER[native])(value, path)
 
 
