@@ -17,6 +17,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   const sending = useSignal(false);
   const area = useRef<HTMLTextAreaElement>(null);
   const run = atWork(id);
+  const queues = run !== null && run.waitsFor !== "person";
   const told = shown.value?.session_id === id ? shown.value.draft : null;
   useEffect(() => {
     text.value = begun(id, told);
@@ -41,12 +42,12 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   };
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); void send(); }} data-test="composer-form">
-      <Area area={area} text={text.value} write={write} send={() => void send()} label={`Message to ${session.agent}`} hint={run ? "It is at work: what you send waits for its turn" : `Say what ${session.agent} should do`} />
+      <Area area={area} text={text.value} write={write} send={() => void send()} label={`Message to ${session.agent}`} hint={queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
-        <span class="hint">{run ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
+        <span class="hint">{queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <Controls run={run} />}
-        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || connection.value === "lost"} aria-label={run ? "Queue" : "Send"}>
-          <Icon name={run ? "queue" : "send"} size={14} /> {run ? "Queue" : "Send"}
+        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || connection.value === "lost"} aria-label={queues ? "Queue" : "Send"}>
+          <Icon name={queues ? "queue" : "send"} size={14} /> {queues ? "Queue" : "Send"}
         </button>
       </div>
     </form>
