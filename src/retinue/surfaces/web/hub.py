@@ -2,13 +2,15 @@
 
 A cursor stands at the last durable event that was passed on. One of this process that comes next in number passes at
 once; where numbers are missing another process wrote them, and the ledger fills in. What one process alone writes is
-looked for a few times a second, and only while somebody listens. Events are encoded once, gathered for a moment, and
+looked for a few times a second, and only while somebody listens. Events are gathered for a moment, encoded once, and
 given in one piece to all who want the same.
 """
 
 import asyncio
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack, suppress
+from dataclasses import replace
 
 import msgspec
 
@@ -31,6 +33,8 @@ PAGE = 256
 """Events that are passed on before clients get a moment to take them."""
 MOST_WAITING = 16_384
 """Events that may wait to be passed on while the ledger cannot be read; beyond it everybody is cut off, and resumes."""
+
+WORDS = ("text.delta", "thinking.delta")
 
 _ENCODER = msgspec.json.Encoder()
 
@@ -64,6 +68,8 @@ class Hub:
         self._lineage = Lineage(app.conversations)
         self._watch = Watch(app.chance.now)
         self._cursor = 0
+        self._counts: dict[str, int] = {}
+        """How many live events of each run were passed on."""
         self._waiting: list[Event] = []
         self._awake = asyncio.Event()
         self._listening = ExitStack()
@@ -103,6 +109,7 @@ class Hub:
         if not self._channels:
             self._listening.close()
             self._waiting.clear()
+            self._counts.clear()
 
     async def earlier(self, stream: Stream) -> bytes:
         """The next of what a stream wants that stood in the ledger before it was there; nothing: that was all. Where
@@ -173,7 +180,7 @@ class Hub:
             return False
         waiting, self._waiting = self._waiting, []
         with suppress(RetinueError):  # a ledger that cannot be read now: it is asked again soon
-            for at, event in enumerate(waiting, 1):
+            for at, event in enumerate(joined(waiting), 1):
                 await self._pass(event)
                 if at % PAGE == 0:
                     await self._flushed()
@@ -211,15 +218,24 @@ class Hub:
     async def _give(self, event: Event) -> None:
         """The cursor and what is gathered change in one stroke: who joins sees both before, or both after."""
         heard_in = await self._lineage.of(event) if self._by_session() else ()
-        if not event.n:
-            if event.seq <= self._cursor:
-                return
+        if event.n:
+            event = self._placed(event)
+        elif event.seq <= self._cursor:
+            return
+        else:
             self._cursor = event.seq
+            if event.kind == "run.ended":
+                self._counts.pop(event.run, None)
         raw: bytes | None = None
         for wanted, channel in self._channels.items():
             if wanted.takes(event, heard_in):
-                raw = raw or encoded(event, seq=self._cursor)
+                raw = raw or encoded(event)
                 channel.put(raw)
+
+    def _placed(self, event: Event) -> Event:
+        """A live event says after which durable one it came, and which of its run's live ones it is."""
+        count = self._counts[event.run] = self._counts.get(event.run, 0) + 1
+        return replace(event, seq=self._cursor, n=count)
 
     def _by_session(self) -> bool:
         return any(wanted.session for wanted in self._channels)
@@ -241,11 +257,27 @@ class Hub:
         return [stream for channel in self._channels.values() for stream in channel.streams]
 
 
-def encoded(event: Event, *, seq: int | None = None) -> bytes:
+def joined(events: Sequence[Event]) -> list[Event]:
+    """The same, with words of one run that came one after the other in one piece: however fast a model speaks, those
+    who listen are told a few times a second."""
+    told: list[Event] = []
+    words: dict[int, list[str]] = {}
+    latest: dict[str, int] = {}
+    for event in events:
+        at = latest.get(event.run, -1)
+        if event.kind in WORDS and at >= 0 and told[at].kind == event.kind:
+            words.setdefault(at, [told[at].data["text"]]).append(event.data["text"])
+            continue
+        latest[event.run] = len(told)
+        told.append(event)
+    for at, pieces in words.items():
+        told[at] = replace(told[at], data={"text": "".join(pieces)})
+    return told
+
+
+def encoded(event: Event) -> bytes:
     """An event as it goes over the line. Only a durable one has an id: a stream is taken up again after it."""
     facts = as_json(event)
-    if event.n:
-        facts["seq"] = event.seq if seq is None else seq
     try:
         data = _ENCODER.encode(facts)
     except UnicodeEncodeError:  # half a surrogate pair, as a model may say it
