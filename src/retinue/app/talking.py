@@ -96,7 +96,8 @@ class Talking(ABC):
                 async with asyncio.timeout(seconds):
                     await self._at_rest(run)
         now = await self.find_run(run.id)
-        return now, await reported(now, self._ports, wait=message.wait, seconds=seconds, later=LATER)
+        facts = await reported(now, self._ports, wait=message.wait, seconds=seconds, later=LATER)
+        return now, facts | (_asking(now) if message.wait else {})
 
     async def _said(self, session: Session, message: Message) -> Run:
         async with self.turns.of(session.id):
@@ -139,6 +140,14 @@ class Talking(ABC):
             if now.status.final or (now.status is Status.WAITING and now.waiting_for is Waiting.PERSON):
                 return
             await self._engine.change()
+
+
+def _asking(run: Run) -> dict[str, Any]:
+    """What a run that waits for words of a person says meanwhile."""
+    if run.waiting_for is not Waiting.PERSON:
+        return {}
+    asks = "It waits for a person: say how to go on, and the same run does."
+    return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": asks}
 
 
 def _folder(workspace: str | None) -> str:

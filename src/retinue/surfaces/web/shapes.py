@@ -244,7 +244,12 @@ class Response(Shape):
     """What became of a message, in the shape of `agents_message`."""
 
     mode: Literal["sync", "async"]
-    status: Literal["complete", "timeout", "started", "queued"]
+    status: Annotated[
+        Literal["complete", "timeout", "started", "queued", "waiting"],
+        Meta(
+            description="waiting: the agent needs words of a person, and the next message goes on with its run."
+        ),
+    ]
     agentId: str  # noqa: N815  (the seed's names)
     sessionId: str  # noqa: N815
     sessionName: str  # noqa: N815

@@ -81,7 +81,7 @@ async def said(house: House, wish: Wish[Nothing, Saying]) -> Answer | dict[str, 
     if told is None:
         return {name: fact for name, fact in facts.items() if fact is not None}
     status = 409 if run.status is Status.CANCELLED else 422
-    more = {"status": str(run.status), "reason": None if run.reason is None else str(run.reason)}
+    more = {"runStatus": str(run.status), "reason": None if run.reason is None else str(run.reason)}
     return failed(status, told["code"], told["message"], **facts, **more)
 
 

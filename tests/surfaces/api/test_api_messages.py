@@ -1,0 +1,251 @@
+"""Messages over HTTP: one run each, answered in one shape, whoever waits, asks twice or goes away."""
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from asyncio.subprocess import DEVNULL
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+
+from retinue import remote
+from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.replies import Answer, calls, reply, status
+
+SCOUT = "---\ndescription: Looks around.\ntools: [read, ls]\n---\nYou look around.\n"
+CODER = "---\ndescription: Codes.\nexits: [submit_for_review, ask_for_help]\n---\nYou code.\n"
+
+
+class Gate:
+    """A model that answers when it is let."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.asked = asyncio.Event()
+
+    async def __call__(self, asked: Captured) -> Answer:
+        self.asked.set()
+        await self.open.wait()
+        return reply(f"Answer {asked.turns + 1}.")
+
+
+async def test_a_message_is_answered_in_the_shape_of_agents_message(api: Any):
+    """Shows: C037, C039."""
+    script = [calls(("ls", {})), reply("There is nothing.")]
+    async with api(script) as it:
+        made = await it.session(name="Look")
+        said = await it.say(made["slug"], "What is there?")
+        duration = said.json.pop("durationMs")
+        called = said.json
+        assert isinstance(duration, int)
+        assert called["toolCalls"][0].keys() == {"name", "durationMs"}
+        assert called | {"responseId": "", "toolCalls": [], "durationMs": 0} == {
+            "mode": "sync",
+            "status": "complete",
+            "agentId": "general",
+            "sessionId": made["session_id"],
+            "sessionName": "Look",
+            "created": False,
+            "responseId": "",
+            "response": "There is nothing.",
+            "truncated": False,
+            "durationMs": 0,
+            "toolCallCount": 1,
+            "toolCalls": [],
+        }
+        run = (await it.get(f"/api/runs/{called['responseId']}")).json
+        assert (run["task"], run["status"], run["session_id"]) == (
+            "What is there?",
+            "done",
+            made["session_id"],
+        )
+        first = (await it.get(f"/api/sessions/{made['slug']}/entries")).json[0]
+        assert (first["kind"], first["by"], first["text"]) == ("said", "user", "What is there?")
+
+
+async def test_the_agent_answers_with_its_own_tools_prompt_and_history(api: Any):
+    """Shows: C038."""
+    async with api(agents={"scout": SCOUT}) as it:
+        made = await it.session("scout")
+        await it.say(made["slug"], "First")
+        await it.say(made["slug"], "Second")
+        asked = it.server.requests[-1]
+        assert "You look around." in asked.messages[0]["content"]
+        assert {each["function"]["name"] for each in asked.body["tools"]} == {"read", "ls"}
+        assert [each["content"] for each in asked.messages[1:]] == ["First", "ok", "Second"]
+
+
+async def test_who_stops_waiting_stops_nothing_else(api: Any):
+    """Shows: C040, C044."""
+    gate = Gate()
+    async with api(gate) as it:
+        made = await it.session()
+        late = (await it.say(made["slug"], "Slow", timeout=0.05)).json
+        assert (late["status"], late["timeoutSeconds"], late["mode"]) == ("timeout", 0.05, "sync")
+        assert (await it.get(f"/api/sessions/{made['slug']}")).json["run"] == late["responseId"]
+        for mode in ("sync", "async"):
+            queued = (await it.say(made["slug"], f"Behind it, {mode}", mode=mode)).json
+            assert (queued["status"], queued["messageId"]) == ("queued", queued["responseId"])
+        assert (await it.get("/api/health")).json["counts"]["queued"] == 2
+        gate.open.set()
+        for row in (await it.get("/api/runs")).json:
+            assert (await it.ended(row["run_id"]))["status"] == "done"
+        said = await it.texts(made["slug"])
+        assert said[:2] == ["Slow", "Answer 1."]
+        assert said == ["Slow", "Answer 1.", "Behind it, sync", "Answer 2.", "Behind it, async", "Answer 3."]
+
+
+async def test_an_asynchronous_message_returns_before_its_answer_is_there(api: Any):
+    """Shows: C041, C042."""
+    gate = Gate()
+    async with api(gate) as it:
+        made = await it.session()
+        started = (await it.say(made["slug"], "Go", mode="async")).json
+        assert started == {
+            "mode": "async",
+            "status": "started",
+            "agentId": "general",
+            "sessionId": made["session_id"],
+            "sessionName": made["slug"],
+            "created": False,
+            "responseId": started["responseId"],
+        }
+        assert (await it.get(f"/api/runs/{started['responseId']}")).json["status"] == "running"
+        gate.open.set()
+        await it.ended(started["responseId"])
+        assert await it.texts(made["slug"]) == ["Go", "Answer 1."]
+
+
+async def test_a_client_that_goes_away_leaves_its_run_at_work(api: Any):
+    """Shows: A15."""
+    gate = Gate()
+    async with api(gate) as it:
+        made = await it.session()
+        waiting = asyncio.create_task(it.say(made["slug"], "Slow"))
+        await gate.asked.wait()
+        waiting.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await waiting
+        gate.open.set()
+        run = (await it.get("/api/runs")).json[0]
+        assert (await it.ended(run["run_id"]))["text"] == "Answer 1."
+        assert await it.texts(made["slug"]) == ["Slow", "Answer 1."]
+
+
+async def test_a_key_makes_one_run_of_many_requests(api: Any):
+    gate = Gate()
+    gate.open.set()
+    async with api(gate) as it:
+        made, other = await it.session(), await it.session()
+        many = await asyncio.gather(*(it.say(made["slug"], "Once", key="k-1") for _ in range(8)))
+        assert {each.status for each in many} == {200}
+        assert len({each.json["responseId"] for each in many}) == 1
+        assert await it.texts(made["slug"]) == ["Once", "Answer 1."]
+        late = await it.say(made["slug"], "Once", key="k-1", mode="async")
+        assert late.json["responseId"] == many[0].json["responseId"]
+        for session, content in ((made, "Twice"), (other, "Once")):
+            taken = await it.say(session["slug"], content, key="k-1")
+            assert (taken.status, "k-1" in taken.message) == (409, True)
+        assert len((await it.get("/api/runs")).json) == 1
+        assert (await it.say(made["slug"], "Once")).json["response"] == "Answer 2."
+
+
+async def test_words_with_a_key_reach_a_run_that_waits_for_them_once(api: Any):
+    leaves = calls(("submit_for_review", {"summary": "Built."}))
+    async with api([*[reply("All done.")] * 4, leaves], agents={"coder": CODER}) as it:
+        made = await it.session("coder")
+        asks = (await it.say(made["slug"], "Build it.")).json
+        assert (asks["status"], asks["response"]) == ("waiting", "All done.")
+        assert (await it.get(f"/api/sessions/{made['slug']}")).json["waiting_for"] == "person"
+        again = [(await it.say(made["slug"], "Submit it.", key="k")).json for _ in range(3)]
+        assert {each["responseId"] for each in again} == {asks["responseId"]}
+        assert [each["response"] for each in again] == ["Built."] * 3
+        assert (await it.texts(made["slug"])).count("Submit it.") == 1
+        assert (await it.say(made["slug"], "Other", key="k")).status == 409
+
+
+async def test_errors_are_called_as_agents_message_calls_them(api: Any):
+    """Shows: C046."""
+    async with api(
+        [status(400, "no such model")] * 9, agents={"scout": SCOUT}, settings='[deny]\nagents = ["planner"]\n'
+    ) as it:
+        made, scout = await it.session(), await it.session("scout")
+        denied = await it.session("reviewer")
+        (Path(it.app.config.folder) / "config.toml").write_text('[deny]\nagents = ["reviewer"]\n')
+        (Path(it.app.config.folder) / "agents" / "scout.md").unlink()
+        failed = await it.say(made["slug"], "Try")
+        assert (failed.status, failed.code) == (422, "agent_message_failed")
+        details = failed.json["error"]["details"]
+        assert (details["sessionId"], details["runStatus"]) == (made["session_id"], "failed")
+        for session, body, wanted in (
+            (made["slug"], {"content": " "}, (400, "invalid_arguments")),
+            (made["slug"], {"content": "x", "mode": "later"}, (400, "invalid_arguments")),
+            (made["slug"], {"content": "x", "timeout": -1}, (400, "invalid_arguments")),
+            (made["slug"], {"content": 7}, (400, "invalid_arguments")),
+            ("nobody", {"content": "x"}, (404, "agent_session_error")),
+            (scout["slug"], {"content": "x"}, (404, "agent_not_found")),
+            (denied["slug"], {"content": "x"}, (403, "agent_not_accessible")),
+        ):
+            found = await it.post(f"/api/sessions/{session}/messages", body)
+            assert (found.status, found.code) == wanted, (body, found.raw)
+
+
+async def test_an_agent_without_a_model_is_not_available(api: Any):
+    """Shows: C046."""
+    agents = {"poor": "---\ndescription: x\nmodel: anthropic:claude\n---\nYou wait.\n"}
+    async with api(agents=agents) as it:
+        made = await it.session("poor")
+        found = await it.say(made["slug"], "Hello?")
+        assert (found.status, found.code) == (400, "agent_not_available")
+        assert (await it.get("/api/runs")).json == []
+
+
+async def test_a_daemon_killed_before_it_answers_says_a_message_with_a_key_once(
+    isolated_env: dict[str, str], tmp_path: Path
+):
+    """Shows: P02."""
+    home = Path(isolated_env["RETINUE_HOME"])
+    gate = Gate()
+    async with ModelServer(gate) as server:
+        env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
+        first = await _daemon(env, tmp_path)
+        made = await _asks(home, "POST", "/api/sessions", {"agent": "general", "workspace": str(tmp_path)})
+        path = f"/api/sessions/{made['session_id']}/messages"
+        waiting = asyncio.create_task(_asks(home, "POST", path, {"content": "Once"}, key="k"))
+        await gate.asked.wait()
+        os.kill(first.pid, signal.SIGKILL)
+        await first.wait()
+        with pytest.raises((aiohttp.ClientError, OSError)):
+            await waiting
+        gate.open.set()
+        second = await _daemon(env, tmp_path)
+        again = await _asks(home, "POST", path, {"content": "Once"}, key="k")
+        entries = await _asks(home, "GET", f"/api/sessions/{made['session_id']}/entries")
+        second.terminate()
+        await second.wait()
+    assert (again["status"], again["response"]) == ("complete", "Answer 1.")
+    assert [each["text"] for each in entries] == ["Once", "Answer 1."]
+
+
+async def _daemon(env: dict[str, str], folder: Path) -> asyncio.subprocess.Process:
+    words = (sys.executable, "-m", "retinue", "serve", "--port", "0")
+    process = await asyncio.create_subprocess_exec(*words, env=env, cwd=folder, stdin=DEVNULL, stderr=DEVNULL)
+    while await remote.hello(Path(env["RETINUE_HOME"])) is None:
+        assert process.returncode is None
+        await asyncio.sleep(0.02)
+    return process
+
+
+async def _asks(home: Path, method: str, path: str, body: Any = None, key: str = "") -> Any:
+    with remote.address(home) as place:
+        connector = aiohttp.UnixConnector(place)
+        headers = {"Idempotency-Key": key} if key else {}
+        async with (
+            aiohttp.ClientSession("http://daemon", connector=connector) as client,
+            client.request(method, path, json=body, headers=headers) as response,
+        ):
+            return json.loads(await response.read())
