@@ -104,24 +104,22 @@ export function atWork(session: string): Seen | null {
 export function put(rows: readonly Run[]): void {
   if (!rows.length) return;
   const next = new Map(runs.value);
-  const late = rows.filter((row) => row.status === "running" && !next.has(row.run_id));
   for (const row of rows) next.set(row.run_id, withRow(next.get(row.run_id), row));
   runs.value = next;
-  for (const row of late) void overhear(row);
 }
 
 /** Whoever comes while a run is at work has heard nothing of its calls, and its row does not count them yet: its
  * conversation tells. */
-async function overhear(row: Run): Promise<void> {
-  const entries = await api.entries(row.session_id, { limit: 200 }).catch(() => []);
-  const mine = entries.filter((entry) => entry.run === row.run_id);
+export async function overhear(run: Seen): Promise<void> {
+  const entries = await api.entries(run.session, { limit: 200 }).catch(() => []);
+  const mine = entries.filter((entry) => entry.run === run.id);
   const answered = new Set(mine.map((entry) => (entry.kind === "returned" ? entry.of : "")));
   const calls = mine.filter((entry) => entry.kind === "called");
   const open = calls.filter((call) => !answered.has(call.id));
-  const known = runs.value.get(row.run_id);
+  const known = runs.value.get(run.id);
   if (!known || !isLive(known) || known.total >= calls.length) return;
   const doing = new Map(open.map((call) => [call.id, spoken(call.tool, call.args)]));
-  runs.value = new Map(runs.value).set(row.run_id, { ...known, total: calls.length, doing });
+  runs.value = new Map(runs.value).set(run.id, { ...known, total: calls.length, doing });
 }
 
 function withRow(known: Seen | undefined, row: Run): Seen {

@@ -1,9 +1,10 @@
 /** A child at the call that asked for it: a card while it lives, one line that opens its conversation afterwards. */
 
 import type { JSX } from "preact";
+import { useEffect } from "preact/hooks";
 import { show, steer } from "../deeds.ts";
 import { hue } from "../hue.ts";
-import { isLive, nameOf, ticking, type Seen } from "../runs.ts";
+import { isLive, nameOf, overhear, ticking, type Seen } from "../runs.ts";
 import { capital, span, STATUS, tokens, WAITS_FOR } from "../words.ts";
 import { AgentMark, Icon } from "./icons.tsx";
 import { IconButton } from "./pieces.tsx";
@@ -13,6 +14,9 @@ export function Child({ run }: { run: Seen }): JSX.Element {
 }
 
 function Card({ run }: { run: Seen }): JSX.Element {
+  useEffect(() => {
+    if (run.status !== "queued" && !run.total) void overhear(run);
+  }, [run.id]);
   return (
     <section class="card" style={hue(run.agent)} data-test="card" data-run={run.id} data-status={run.status} aria-label={`${capital(run.agent)} at work`}>
       <div class="card-head">
