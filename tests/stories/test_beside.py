@@ -1,0 +1,515 @@
+"""Commands beside a daemon and without one: they do the same, say the same, and leave with the same code."""
+
+import asyncio
+import json
+import signal
+import socket
+import sqlite3
+from collections.abc import AsyncGenerator, Callable
+from contextlib import asynccontextmanager, closing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue import remote
+from retinue.testing.replies import calls, reply, status
+
+TOOLS = '''
+import asyncio, os
+from retinue import tool
+
+@tool(effect="read")
+async def whoami() -> str:
+    """Says which process works."""
+    return str(os.getpid())
+
+@tool(effect="read")
+async def hold(name: str) -> str:
+    """Holds until the file of this name is gone."""
+    while os.path.exists(name):
+        await asyncio.sleep(0.01)
+    return "held"
+'''
+
+WORKER = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
+WRITE = ("write", {"path": "a.txt", "content": "x"})
+OWN = ("run_id", "session_id", "slug", "key", "path", "started_at", "ended_at", "duration_ms", "children")
+"""What differs between any two runs."""
+
+
+@asynccontextmanager
+async def daemon(machine: Any) -> AsyncGenerator[asyncio.subprocess.Process]:
+    """A daemon of this home while this lasts, unless it is dead by then."""
+    process = await machine.started("serve", "--port", "0")
+    while await remote.hello(machine.home) is None:
+        assert process.returncode is None, await process.stderr.read()
+        await asyncio.sleep(0.02)
+    yield process
+    if process.returncode is None:
+        await machine.killed(process)
+
+
+@pytest.fixture(params=["alone", "beside"])
+def near(request: pytest.FixtureRequest, machine: Any) -> Callable[[], Any]:
+    """Around a command: nothing, or a daemon at work in its home."""
+
+    @asynccontextmanager
+    async def nobody() -> AsyncGenerator[None]:
+        yield
+
+    return nobody if request.param == "alone" else lambda: daemon(machine)
+
+
+def tooled(machine: Any, **settings: Any) -> None:
+    (machine.folder / "ours.py").write_text(TOOLS)
+    machine.env["PYTHONPATH"] = str(machine.folder)
+    machine.configured(tools=["ours:whoami", "ours:hold"], **settings)
+
+
+def by_turn(*replies: Any) -> Any:
+    """The same conversation for whoever asks, as far as it has come."""
+
+    def script(asked: Any) -> Any:
+        return replies[min(asked.turns, len(replies) - 1)]
+
+    return script
+
+
+def worked(main: list[Any], worker: Any) -> Any:
+    """The main agent's replies as far as it has come, and a worker's."""
+
+    def script(asked: Any) -> Any:
+        if "You are a worker agent" in asked.body["messages"][0]["content"]:
+            return worker
+        return main[min(asked.turns, len(main) - 1)]
+
+    return script
+
+
+def alike(run: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in run.items() if name not in OWN}
+
+
+async def soon(true: Callable[[], Any]) -> None:
+    async with asyncio.timeout(45):
+        while not true():  # noqa: ASYNC110  (another process does it: nothing to wait on)
+            await asyncio.sleep(0.02)
+
+
+def _standing(machine: Any) -> list[str]:
+    found = "SELECT status FROM runs WHERE status IN ('queued', 'running', 'waiting') ORDER BY id DESC"
+    try:
+        with closing(sqlite3.connect(f"file:{machine.home}/ledger.db?mode=ro", uri=True)) as ledger:
+            return [each for (each,) in ledger.execute(found)]
+    except sqlite3.OperationalError:
+        return []  # nobody has begun it yet
+
+
+async def live(machine: Any, *states: str) -> list[dict[str, Any]]:
+    """The runs that are going on, once they stand so, the newest first."""
+    await soon(lambda: _standing(machine) == list(states))
+    return (await machine("runs", "list", "--json")).json
+
+
+async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: Any):
+    tooled(machine)
+    async with machine.serving(by_turn(calls(("whoami", {})), reply("I know."))), daemon(machine) as process:
+        ran = await machine("run", "--json", "Who?")
+        assert f"\n{process.pid}\n" in Path(ran.json["path"]).read_text()
+
+
+async def test_a_run_says_and_tells_the_same(machine: Any, near: Any):
+    """Shows: A005."""
+    script = by_turn(calls(("ls", {}), text="I look."), reply("Nothing there."))
+    async with machine.serving(script), near():
+        plain = await machine("run", "Look.")
+        assert (plain.code, plain.out) == (0, "I look.\nNothing there.\n")
+        ran = await machine("run", "--json", "Look.")
+    assert ran.code == 0
+    assert alike(ran.json) == {
+        "agent": "general",
+        "status": "done",
+        "waiting_for": None,
+        "reason": None,
+        "approvals": [],
+        "text": "Nothing there.",
+        "error": None,
+        "turns": 2,
+        "tool_calls": 1,
+        "usage": {"input": 20, "output": 10},
+        "sandbox": None,
+    }
+
+
+async def test_every_end_of_a_run_has_the_same_code(machine: Any, near: Any):
+    def script(asked: Any) -> Any:
+        task = next(each["content"] for each in asked.messages if each["role"] == "user")
+        answers = {
+            "fail": status(400, "no such thing"),
+            "write": calls(WRITE),
+            "sleep": reply("late", delay=60),
+        }
+        return answers[task]
+
+    async with machine.serving(script), near():
+        ran = [
+            await machine("run", "--json", *words)
+            for words in (["fail"], ["write"], ["--timeout", "1", "sleep"])
+        ]
+        told = [(each.code, each.json["status"], each.json["reason"]) for each in ran]
+        assert told == [(1, "failed", "provider"), (6, "waiting", None), (4, "timed_out", "deadline")]
+        assert "no such thing" in ran[0].err
+        assert (await machine("send", "nobody-there", "Hi.")).code == 7
+        assert (await machine("run", "--agent", "nobody", "Hi.")).code == 7
+        assert (await machine("run", "--session", ran[0].json["slug"], "--agent", "oracle", "Hi.")).code == 3
+
+
+async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: Any, near: Any):
+    machine.configured(approvals="auto")
+
+    def script(asked: Any) -> Any:
+        return reply(f"Reply {asked.turns + 1} to {asked.messages[-1]['content']}")
+
+    async with machine.serving(script), near():
+        first = (await machine("run", "--json", "one")).json
+        sent = await machine("send", first["slug"], "two")
+        assert (sent.code, sent.out) == (0, "Reply 2 to two\n")
+        born = await machine("spawn", "--parent", first["slug"], "--agent", "researcher", "three")
+        assert (born.code, born.out) == (0, "Reply 1 to three\n")
+        said = await machine("chat", first["slug"], stdin=b"four\n/path\nfive\n/rename Talk\n/quit\n")
+        assert (said.code, said.out.splitlines()) == (
+            0,
+            ["Reply 3 to four", first["path"], "Reply 4 to five"],
+        )
+        told = await machine("chat", "--json", first["slug"], stdin=b"six\nseven\n")
+        assert [run["text"] for run in told.json] == ["Reply 5 to six", "Reply 6 to seven"]
+        assert (await machine("sessions", "show", first["slug"], "--json")).json["name"] == "Talk"
+
+
+async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(machine: Any, near: Any):
+    script = by_turn(calls(WRITE), calls(("write", {"path": "b.txt", "content": "y"})), reply("Both."))
+    async with machine.serving(script), near():
+        asked = await machine("run", "--json", "Write.")
+        codes: list[int] = [asked.code]
+        outs: list[str] = []
+        for _ in range(2):
+            (waiting,) = (await machine("approvals", "list", "--json")).json
+            given = await machine("approvals", "answer", waiting["id"], "allow")
+            codes.append(given.code)
+            outs.append(given.out)
+        assert (codes, outs) == ([6, 6, 0], ["", "Both.\n"])
+        assert [(machine.folder / f"{name}.txt").read_text() for name in "ab"] == ["x", "y"]
+
+
+async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: Any, near: Any):
+    script = by_turn(calls(WRITE), reply("Then not."))
+    async with machine.serving(script), near():
+        asked = await machine("run", "--json", "Write.")
+        (waiting,) = asked.json["approvals"]
+        busy = await machine("send", asked.json["slug"], "And?")
+        assert (busy.code, waiting in busy.err) == (6, True)
+        given = await machine("approvals", "answer", "--json", waiting, "deny")
+        assert (given.code, given.json["run"]["status"], given.json["run"]["text"]) == (
+            0,
+            "done",
+            "Then not.",
+        )
+        assert (await machine("approvals", "answer", waiting, "allow")).code == 3
+        assert not (machine.folder / "a.txt").exists()
+
+
+async def test_a_tree_is_waited_for_with_its_workers(machine: Any, near: Any):
+    """Shows: E006."""
+    script = worked([calls(WORKER, text="I send."), reply("Sent."), reply("1993, it says.")], reply("1993."))
+    async with machine.serving(script), near():
+        ran = await machine("run", "When?")
+        assert (ran.code, ran.out) == (0, "I send.\nSent.\n1993, it says.\n")
+        ran = await machine("run", "--json", "When?")
+        (child,) = ran.json["children"]
+        shown = (await machine("runs", "show", child, "--json")).json
+    assert (ran.json["text"], shown["status"], shown["delivery"]["state"]) == (
+        "1993, it says.",
+        "done",
+        "delivered",
+    )
+
+
+async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(machine: Any, near: Any):
+    tooled(machine)
+    gate = machine.folder / "gate"
+    gate.touch()
+
+    def script(asked: Any) -> Any:
+        if not gate.exists():
+            return reply("Held.")
+        return calls(("hold", {"name": f"no-{asked.turns}"}), text=f"Tick {asked.turns}.", delay=0.1)
+
+    async with machine.serving(script), near():
+        running = await machine.started("run", "Go.")
+        (run,) = await live(machine, "running")
+        attached = await machine.started("attach", run["slug"])
+        waiting = await machine.started("wait", "--json", run["run_id"])
+        first = await attached.stdout.readline()
+        gate.unlink()
+        lines = (first + (await attached.communicate())[0]).decode().splitlines()
+        whole = (await running.communicate())[0].decode().splitlines()
+        (told,) = json.loads((await waiting.communicate())[0])
+    assert whole == [*(f"Tick {at}." for at in range(len(whole) - 1)), "Held."]
+    assert lines == whole[-len(lines) :]
+    assert (told["text"], told["turns"]) == ("Held.", len(whole))
+    assert [each.returncode for each in (running, attached, waiting)] == [0, 0, 0]
+
+
+async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(machine: Any, near: Any):
+    """Shows: E033."""
+    tooled(machine)
+
+    def script(asked: Any) -> Any:
+        if any("interrupts you" in str(each["content"]) for each in asked.messages):
+            return reply("So far nothing.")
+        return reply("Long " * 500, pace=0.05)
+
+    async with machine.serving(script), near():
+        running = await machine.started("run", "--json", "Talk.")
+        await machine.asked(1)
+        (run,) = await live(machine, "running")
+        stopped = await machine("runs", "cancel", "--json", run["run_id"])
+        assert (stopped.code, stopped.json["status"]) == (0, "cancelled")
+        out, _ = await running.communicate()
+        assert (running.returncode, json.loads(out)["reason"]) == (5, "user_cancel")
+
+        running = await machine.started("run", "--json", "Talk.")
+        await machine.asked(2)
+        (run,) = await live(machine, "running")
+        stopped = await machine("runs", "interrupt", "--json", run["run_id"])
+        assert (stopped.json["status"], stopped.json["text"]) == ("cancelled", "So far nothing.")
+        out, _ = await running.communicate()
+        assert (running.returncode, json.loads(out)["reason"]) == (5, "interrupted")
+        assert (await machine("runs", "detach", run["run_id"])).code == 3
+
+
+async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: Any, near: Any):
+    tooled(machine, approvals="auto")
+    machine.agent("holder", "tools: [hold]\n", "You hold.")
+    (machine.folder / "gate").touch()
+    boss: list[Any] = [
+        calls(("agent", {"agent_name": "holder", "task_prompt": "Hold."})),
+        reply("It goes on."),
+        reply("It has ended."),
+    ]
+    holder: list[Any] = [calls(("hold", {"name": "gate"})), reply("Held.")]
+
+    def script(asked: Any) -> Any:
+        mine = holder if "You hold." in asked.body["messages"][0]["content"] else boss
+        return mine[min(asked.turns, len(mine) - 1)]
+
+    async with machine.serving(script), near():
+        running = await machine.started("run", "Go.")
+        child, _ = await live(machine, "running", "waiting")
+        assert (await machine("runs", "detach", "--json", child["run_id"])).code == 0
+        await machine.asked(3)
+        (machine.folder / "gate").unlink()
+        out, _ = await running.communicate()
+    assert (running.returncode, out.decode()) == (0, "It goes on.\nIt has ended.\n")
+
+
+async def test_what_a_dead_command_left_goes_on_by_resume(machine: Any, near: Any):
+    """With a daemon somebody goes on with it already: then it is followed."""
+    tooled(machine)
+    (machine.folder / "gate").touch()
+    script = by_turn(calls(("hold", {"name": "gate"})), reply("Held."))
+    async with machine.serving(script) as server:
+        running = await machine.started("run", "Hold.")
+        (run,) = await live(machine, "running")
+        await machine.killed(running)
+        async with near():
+            resuming = await machine.started("runs", "resume", "--json", run["run_id"])
+            await live(machine, "running")
+            (machine.folder / "gate").unlink()
+            out, err = await resuming.communicate()
+            assert resuming.returncode == 0, err
+            assert [(each["status"], each["text"]) for each in json.loads(out)] == [("done", "Held.")]
+        assert len(server.requests) == 2
+
+
+async def test_a_result_is_passed_on_to_whoever_asked(machine: Any, near: Any):
+    script = worked([calls(WORKER), reply("Sent."), reply("1993, it says.")], reply("1993."))
+    async with machine.serving(script), near():
+        ran = (await machine("run", "--json", "When?")).json
+        passed = await machine("inbox", "--json", "--promote", ran["children"][0])
+        assert (passed.code, passed.json["for"], passed.json["already"]) == (0, ran["slug"], False)
+        sent = await machine("send", ran["slug"], "Again?")
+        assert (sent.code, sent.out) == (0, "1993, it says.\n")
+        assert (await machine("inbox", "--json", "--drain")).json == []
+
+
+async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind(machine: Any):
+    """Shows: C044."""
+    tooled(machine)
+    (machine.folder / "gate").touch()
+    script = by_turn(calls(("hold", {"name": "gate"})), reply("Held."), reply("And more."))
+    async with machine.serving(script), daemon(machine):
+        running = await machine.started("run", "Hold.")
+        (run,) = await live(machine, "running")
+        behind = await machine.started("send", run["slug"], "More.")
+        await live(machine, "queued", "running")
+        (machine.folder / "gate").unlink()
+        outs = [(await each.communicate())[0].decode() for each in (running, behind)]
+    assert outs == ["Held.\n", "And more.\n"]
+
+
+@pytest.mark.parametrize("moment", [0.0, 0.05, 0.2, 0.6])
+async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: Any, moment: float):
+    """Whatever it was at: the command goes on alone, says everything once, and asks nothing that was answered.
+    Shows: P21."""
+    replies = [calls(("ls", {}), text="I look. "), calls(("ls", {}), text="Again, " * 20, pace=0.01)]
+    replies.append(reply("At last. " * 60, pace=0.01))
+    async with machine.serving(by_turn(*replies)) as server, daemon(machine) as process:
+        running = await machine.started("run", "Go.")
+        await machine.asked(1)
+        await asyncio.sleep(moment)
+        await machine.killed(process)
+        out, err = await running.communicate()
+        assert (running.returncode, out.decode()) == (
+            0,
+            "".join(f"{each.text}\n" for each in replies),
+        ), err
+        asked = [each.turns for each in server.requests]
+    assert asked == sorted(asked)
+    assert set(asked) == {0, 1, 2}
+    assert len(asked) <= 4
+
+
+async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_dies(machine: Any):
+    tooled(machine)
+    (machine.folder / "gate").touch()
+    script = by_turn(calls(("hold", {"name": "gate"}), text="I hold."), reply("Held."))
+    async with machine.serving(script) as server, daemon(machine) as process:
+        running = await machine.started("run", "--json", "Hold.")
+        await soon(lambda: "tool=hold" in "".join(each.read_text() for each in transcripts(machine)))
+        await machine.killed(process)
+        (machine.folder / "gate").unlink()
+        out, _ = await running.communicate()
+        told = json.loads(out)
+        assert (running.returncode, told["text"], told["turns"]) == (0, "Held.", 2)
+        assert [each.turns for each in server.requests] == [0, 1]
+
+
+def transcripts(machine: Any) -> list[Path]:
+    return list(machine.sessions.rglob("session.md"))
+
+
+async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: Any):
+    """Shows: K11."""
+    first = [True]
+
+    def script(_asked: Any) -> Any:
+        return reply("At last.", delay=90 if first.pop() else 0)
+
+    async with machine.serving(script), daemon(machine) as process:
+        first.insert(0, False)
+        running = await machine.started("run", "--json", "Go.")
+        await machine.asked(1)
+        process.send_signal(signal.SIGTERM)
+        out, err = await running.communicate()
+        assert (running.returncode, json.loads(out)["text"]) == (0, "At last."), err
+        shown = (await machine("runs", "show", json.loads(out)["run_id"], "--json")).json
+    assert (shown["status"], shown["attempts"]) == ("done", 1)
+
+
+async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: Any):
+    done = asyncio.Event()
+
+    def script(_asked: Any) -> Any:
+        return reply("At last.", delay=0 if done.is_set() else 90)
+
+    async with machine.serving(script):
+        run, deadlines = "", set[Any]()
+        for time in range(1, 6):
+            async with machine.open() as app:
+                run = (await app.start("Go.")).id if not run else (await app.resume(run))[0].id
+                await machine.asked(time)
+                deadlines.add((await app.find_run(run)).deadline_at)
+        done.set()
+        async with machine.open() as app:
+            await app.resume(run)
+            ended = await app.wait(run)
+    assert (ended.status, ended.text, ended.attempts) == ("done", "At last.", 1)
+    assert deadlines == {ended.deadline_at}
+
+
+async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and_says_so(machine: Any):
+    tooled(machine)
+    script = by_turn(calls(("whoami", {})), reply("I know."))
+    async with machine.serving(script), daemon(machine) as process:
+        ran = await machine("run", "Who?", RETINUE_MODEL="openai:another")
+        assert (ran.code, ran.out) == (0, "I know.\n")
+        assert "the daemon was started with other settings" in ran.err
+        assert f"\n{process.pid}\n" not in transcripts(machine)[0].read_text()
+        assert "other settings" not in (await machine("runs", "list", RETINUE_MODEL="openai:another")).err
+
+
+async def test_a_reader_who_is_slow_misses_nothing(machine: Any):
+    """The daemon does not wait for the command: it cuts the line, and the rest is read from the file."""
+    first, second = ("".join(f"{name} {at}\n" for at in range(80_000)) for name in "ab")
+    script = by_turn(calls(("ls", {}), text=first, piece=4096), reply(second, piece=256))
+    async with machine.serving(script), daemon(machine):
+        running = await machine.started("run", "Go.")
+        await machine.asked(2)
+        run = (await machine("runs", "history", "--json")).json[0]["run_id"]
+        while (await machine("runs", "show", run, "--json")).json["status"] != "done":
+            pass
+        out, err = await running.communicate()
+        assert (running.returncode, len(out)) == (0, len(first) + len(second)), err
+        assert out.decode() == first + second
+
+
+async def test_fifty_commands_at_once_are_worked_by_one_daemon(machine: Any):
+    def script(asked: Any) -> Any:
+        return reply(f"Said: {asked.messages[-1]['content']}", pace=0.01)
+
+    async with machine.serving(script) as server, daemon(machine):
+        running = [await machine.started("run", f"number {at}") for at in range(50)]
+        outs = [(await each.communicate())[0].decode() for each in running]
+        assert outs == [f"Said: number {at}\n" for at in range(50)]
+        assert len(server.requests) == 50
+        assert server.connections < 50
+
+
+async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_daemon(machine: Any):
+    came: list[bool] = []
+
+    async def hung_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        came.append(True)
+        writer.close()
+
+    looks = [
+        "runs list",
+        "runs history",
+        "sessions list",
+        "agents list",
+        "approvals list",
+        "inbox",
+        "tools list",
+    ]
+    async with machine.serving(by_turn(reply("Hi."))):
+        with remote.address(machine.home) as place:
+            server = await asyncio.start_unix_server(hung_up, place)
+        async with server:
+            for words in looks:
+                assert (await machine(*words.split())).code == 0
+            assert (await machine("run", "--forget", "Go.")).out == "Hi.\n"
+            assert came == []
+            ran = await machine("run", "Go.")
+            assert (ran.code, ran.out, bool(came)) == (0, "Hi.\n", True)
+
+
+async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: Any):
+    with socket.socket(socket.AF_UNIX) as left, remote.address(machine.home) as place:
+        left.bind(place)
+    async with machine.serving(by_turn(reply("Hi."))):
+        ran = await machine("run", "Go.")
+        assert (ran.code, ran.out) == (0, "Hi.\n")
+        async with daemon(machine):
+            assert (await machine("run", "Go.")).out == "Hi.\n"
