@@ -20,12 +20,29 @@ from inside import GIT, RACES
 from kernel import DEVICES, KERNEL, ROOTS, STAY
 from machine import LOOK, OTHERS, TALK
 from played import Outcome, Play
-from tools import DENY, OWN, TOOLS
+from tools import DENY, OWN, TOOLS, WEB
 from world import World
 
 from retinue.domain.level import Level
 
-FAMILIES = (READ, WRITE, META, LOOK, TALK, OTHERS, ROOTS, KERNEL, DEVICES, STAY, GIT, TOOLS, DENY, OWN, RACES)
+FAMILIES = (
+    READ,
+    WRITE,
+    META,
+    LOOK,
+    TALK,
+    OTHERS,
+    ROOTS,
+    KERNEL,
+    DEVICES,
+    STAY,
+    GIT,
+    TOOLS,
+    DENY,
+    OWN,
+    WEB,
+    RACES,
+)
 EVERY = 10
 ENVIRONMENT = "RETINUE_BATTERY"
 """Set in a process that was started anew: it carries a secret that an attack may find in its environment."""

@@ -56,6 +56,7 @@ class Use:
             "glob": f"find {path} -path {shlex.quote(str(args.get('pattern', '')).replace('**', '*'))}",
             "grep": f"grep -r -- {shlex.quote(str(args.get('pattern', '')))} {path}",
             "write": f'mkdir -p "$(dirname {path})"; printf %s {shlex.quote(str(args.get("content", "")))} > {path}',
+            "web_fetch": f"{PYTHON} -I -c 'import sys, urllib.request as u; u.urlopen(sys.argv[1], timeout=1)' {shlex.quote(str(args.get('url', '')))}",
             "edit": f"sed -i 's/{args.get('old', '')}/{args.get('new', '')}/' \"$(readlink -f {path})\"",
         }
         return {"name": "bash", "args": {"command": commands.get(self.tool, "true"), "timeout": 10}}

@@ -52,7 +52,12 @@ class Play:
         assert PYTHON.startswith("/usr/"), "the attacks need a Python in /usr: apt-get install python3"
         for name, front in AGENTS.items():
             (world.config / f"agents/{name}.md").write_text(f"---\nname: {name}\n{front}---\n\nYou attack.\n")
-        settings = {"approvals": "auto", "deny": {"paths": ["vault/**"]}}
+        hosts = [f"http://localhost:{world.facts['tcp']}", f"http://localhost:{world.facts['tcp6']}", "*"]
+        settings = {
+            "approvals": "auto",
+            "deny": {"paths": ["vault/**"]},
+            "web_fetch": {"hosts": hosts},
+        }
         (world.config / "config.json").write_text(json.dumps(settings))
         env = {
             "PATH": "/usr/local/bin:/usr/bin:/bin", "HOME": str(world.user), "RETINUE_CONFIG": str(world.config),

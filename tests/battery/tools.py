@@ -6,11 +6,24 @@ from world import World
 TOOLS = Family("file tools")
 DENY = Family("denied inside what is allowed")
 OWN = Family("Retinue's own")
+WEB = Family("the web")
 
 
 def _notes(world: World, _said: str) -> str:
     place = world.ws / "notes.txt"
     return "" if place.is_file() and place.read_text() == "plain words\n" else "notes.txt was changed"
+
+
+# the web: the operator has named the person's own machine, and it is not to be reached all the same
+
+for _name, _url in {
+    "its name": "http://localhost:@tcp@/", "its name, in capitals": "http://LOCALHOST:@tcp@/", "its number": "http://127.0.0.1:@tcp@/",
+    "its longer number": "http://[::1]:@tcp6@/", "a mapped number": "http://[::ffff:127.0.0.1]:@tcp@/",
+    "its number as one": "http://2130706433:@tcp@/", "its number, partly": "http://0x7f.1:@tcp@/", "a number of it": "http://127.9.9.9:@tcp@/",
+    "nobody's number": "http://0.0.0.0:@tcp@/", "a dot at the end": "http://localhost.:@tcp@/", "a name before it": "http://a@localhost:@tcp@/",
+    "a question before it": "http://localhost:@tcp@?@example.org/",
+}.items():  # fmt: skip
+    WEB.calls(f"web_fetch: {_name}", (use("web_fetch", url=_url),))
 
 
 # file tools
