@@ -24,8 +24,9 @@ export function unified(text: string): DiffLine[] {
 
 /** The lines of `before` and `after` in one column; what both share stays only near a change. */
 export function compared(before: string, after: string): DiffLine[] {
-  const old = before === "" ? [] : before.split("\n");
-  const now = after === "" ? [] : after.split("\n");
+  const whole = before.endsWith("\n") && after.endsWith("\n");
+  const old = whole ? before.slice(0, -1).split("\n") : linesOf(before);
+  const now = whole ? after.slice(0, -1).split("\n") : linesOf(after);
   let head = 0;
   while (head < old.length && head < now.length && old[head] === now[head]) head++;
   let tail = 0;
@@ -37,6 +38,10 @@ export function compared(before: string, after: string): DiffLine[] {
     ...middle,
     ...same(old.slice(old.length - tail, old.length - tail + AROUND)),
   ];
+}
+
+function linesOf(text: string): string[] {
+  return text === "" ? [] : text.split("\n");
 }
 
 function between(old: string[], now: string[]): DiffLine[] {
