@@ -1,10 +1,11 @@
 /** The page begins here: what it knows is asked for, the stream is opened, and the views are drawn. */
 
+import { effect } from "@preact/signals";
 import { render, type JSX } from "preact";
 import "../app.css";
 import { follow, setTheme } from "./deeds.ts";
 import { onKey } from "./keys.ts";
-import { drawer, openId, theme } from "./store.ts";
+import { approvals, drawer, open, openId, theme } from "./store.ts";
 import { begin, resync } from "./stream.ts";
 import { Approvals } from "./views/approvals.tsx";
 import { Conversation } from "./views/conversation.tsx";
@@ -13,6 +14,7 @@ import { Bar, Lost, Toasts } from "./views/frame.tsx";
 import { Home } from "./views/home.tsx";
 import { Panels } from "./views/panels.tsx";
 import { Sidebar } from "./views/sidebar.tsx";
+import { titleOf } from "./words.ts";
 
 function Page(): JSX.Element {
   return (
@@ -32,6 +34,10 @@ function Page(): JSX.Element {
   );
 }
 
+effect(() => {
+  const asked = approvals.value.length ? `(${approvals.value.length}) ` : "";
+  document.title = asked + (open.value ? `${titleOf(open.value)} · Retinue` : "Retinue");
+});
 setTheme(theme.value);
 document.addEventListener("keydown", onKey);
 window.addEventListener("hashchange", follow);

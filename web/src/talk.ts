@@ -28,10 +28,10 @@ export interface Pending {
 }
 
 export type Item =
-  | { key: string; is: "said"; said: Said; thinking: string }
+  | { key: string; is: "said"; said: Said; thinking: string; again: boolean }
   | { key: string; is: "call"; call: Called; result: Returned | null; first: boolean }
   | { key: string; is: "notice"; notice: Notice }
-  | { key: string; is: "flow"; flow: Flow }
+  | { key: string; is: "flow"; flow: Flow; again: boolean }
   | { key: string; is: "pending"; pending: Pending }
   | { key: string; is: "queued"; run: runs.Seen }
   | { key: string; is: "ended"; run: runs.Seen };
@@ -51,6 +51,8 @@ export const items = computed<readonly Item[]>(() => {
   const found: Item[] = [];
   const all = lines.value;
   const known = runs.runs.value;
+  /** The run whose agent spoke last: its name need not be said again. */
+  let speaking = "";
   for (let i = 0; i < all.length; i++) {
     const line = all[i]!;
     if (line.kind === "called") {
@@ -60,18 +62,21 @@ export const items = computed<readonly Item[]>(() => {
       found.push({ key: `n${line.id}`, is: "notice", notice: line });
     } else {
       const thinking = thoughts.value.get(line.id) ?? "";
-      if (line.by === "user" || line.text.trim() || thinking || line.stop) found.push({ key: `s${line.id}`, is: "said", said: line, thinking });
+      if (line.by === "user" || line.text.trim() || thinking || line.stop) {
+        found.push({ key: `s${line.id}`, is: "said", said: line, thinking, again: line.by === "agent" && line.run === speaking });
+        speaking = line.by === "agent" ? line.run : "";
+      }
     }
     const run = known.get(line.run);
     if (run && all[i + 1]?.run !== line.run && FELL.has(run.status)) found.push({ key: `e${run.id}`, is: "ended", run });
   }
-  return found.concat(tail(new Set(all.map((line) => line.id)), found));
+  return found.concat(tail(new Set(all.map((line) => line.id)), found, speaking));
 });
 
 const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
 
-function tail(there: ReadonlySet<string>, before: readonly Item[]): Item[] {
-  const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow }));
+function tail(there: ReadonlySet<string>, before: readonly Item[], speaking: string): Item[] {
+  const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow, again: flow.run === speaking }));
   for (const sent of pending.value) {
     if (!there.has(sent.run) && !waits(sent) && !ended(sent)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
   }

@@ -147,10 +147,10 @@ function guess(item: talk.Item): number {
 
 function draw(item: talk.Item): JSX.Element {
   switch (item.is) {
-    case "said": return <Words said={item.said} thinking={item.thinking} />;
+    case "said": return <Words said={item.said} thinking={item.thinking} again={item.again} />;
     case "call": return <Call call={item.call} result={item.result} first={item.first} />;
     case "notice": return <Told notice={item.notice} />;
-    case "flow": return <Coming flow={item.flow} />;
+    case "flow": return <Coming flow={item.flow} again={item.again} />;
     case "pending": return <OnItsWay sent={item.pending} />;
     case "queued": return <Queued run={item.run} />;
     case "ended": return <Fell run={item.run} />;

@@ -9,7 +9,7 @@ import { type Seen } from "../runs.ts";
 import type { Notice, Said } from "../shapes.ts";
 import { open, sessions } from "../store.ts";
 import type { Flow, Pending } from "../talk.ts";
-import { capital, clock, STATUS, tokens } from "../words.ts";
+import { capital, clock, STATUS, titleOf, tokens } from "../words.ts";
 import { AgentMark, Icon } from "./icons.tsx";
 import { Copy, IconButton, Plain } from "./pieces.tsx";
 
@@ -31,17 +31,19 @@ function onProse(event: MouseEvent): void {
   });
 }
 
-export function Words({ said, thinking }: { said: Said; thinking: string }): JSX.Element {
-  return said.by === "user" ? <Asked said={said} /> : <Replied said={said} thinking={thinking} />;
+export function Words({ said, thinking, again }: { said: Said; thinking: string; again: boolean }): JSX.Element {
+  return said.by === "user" ? <Asked said={said} /> : <Replied said={said} thinking={thinking} again={again} />;
 }
 
 function Asked({ said }: { said: Said }): JSX.Element {
-  const from = said.origin.startsWith("agent:") ? said.origin.slice(6) : "";
-  const who = from || (said.origin ? said.origin : "");
+  const asker = said.origin ? sessions.value?.find((each) => each.key === said.origin) : undefined;
+  const from = said.origin.startsWith("agent:") ? said.origin.slice(6) : (asker?.agent ?? "");
+  const who = capital(from) || said.origin;
   return (
     <article class={`said asked ${who ? "by-agent" : ""}`} style={hue(from || open.value?.agent || "")} data-test="said-user" data-entry={said.id} aria-label={who ? `${who} says` : "You say"}>
       <header>
         {who ? <><AgentMark agent={from || who} /><b><Plain text={who} /></b></> : <b>You</b>}
+        {asker && <button type="button" class="link small" onClick={() => show(asker.session_id)} title="The conversation that asked">{titleOf(asker)}</button>}
         <Under said={said} />
       </header>
       {who ? <Prose text={said.text} /> : <div class="typed" dir="auto">{said.text}</div>}
@@ -49,11 +51,11 @@ function Asked({ said }: { said: Said }): JSX.Element {
   );
 }
 
-function Replied({ said, thinking }: { said: Said; thinking: string }): JSX.Element {
+function Replied({ said, thinking, again }: { said: Said; thinking: string; again: boolean }): JSX.Element {
   const agent = open.value?.agent ?? "";
   return (
-    <article class="said replied" style={hue(agent)} data-test="said-agent" data-entry={said.id} aria-label={`${agent} says`}>
-      <header><AgentMark agent={agent} /><b>{capital(agent)}</b><Under said={said} /></header>
+    <article class={`said replied ${again ? "again" : ""}`} style={hue(agent)} data-test="said-agent" data-entry={said.id} aria-label={`${agent} says`}>
+      <header>{!again && <><AgentMark agent={agent} /><b>{capital(agent)}</b></>}<Under said={said} /></header>
       {thinking && <Thinking text={thinking} />}
       {said.text.trim() && <Prose text={said.text} />}
       {said.stop && <p class="stopped" data-test="stopped"><Icon name="alert" size={14} /> {STOPS[said.stop] ?? `Ended early: ${said.stop}.`}</p>}
@@ -91,11 +93,11 @@ function Thinking({ text, now = false }: { text: string; now?: boolean }): JSX.E
   );
 }
 
-export function Coming({ flow }: { flow: Flow }): JSX.Element {
+export function Coming({ flow, again }: { flow: Flow; again: boolean }): JSX.Element {
   const agent = open.value?.agent ?? "";
   return (
-    <article class="said replied coming" style={hue(agent)} data-test="streaming" aria-label={`${agent} is speaking`}>
-      <header><AgentMark agent={agent} /><b>{capital(agent)}</b></header>
+    <article class={`said replied coming ${again ? "again" : ""}`} style={hue(agent)} data-test="streaming" aria-label={`${agent} is speaking`}>
+      {!again && <header><AgentMark agent={agent} /><b>{capital(agent)}</b></header>}
       {flow.thinking && <Thinking text={flow.thinking} now={!flow.text} />}
       {flow.text && <Prose text={(flow.cut ? "… " : "") + flow.text} growing />}
     </article>
@@ -155,13 +157,18 @@ export function Fell({ run }: { run: Seen }): JSX.Element {
     <div class={`fell ${run.status}`} data-test="run-ended" data-status={run.status} role="note">
       <Icon name={run.status === "cancelled" ? "stop" : "alert"} size={14} />
       <span>
-        <b>{capital(STATUS[run.status])}</b>
-        {run.error && <>: {run.error.replace(/\.?$/, ".")}</>}
+        {ENDS[run.reason] ?? <><b>{capital(STATUS[run.status])}</b>{run.error && <>: {run.error.replace(/\.?$/, ".")}</>}</>}
         {can && ADVICE[run.reason] && <span class="advice"> {ADVICE[run.reason]}</span>}
       </span>
     </div>
   );
 }
+
+const ENDS: Record<string, string> = {
+  user_cancel: "Stopped here by a person.",
+  interrupted: "Interrupted by a person: it summed up and stopped.",
+  deserted: "Stopped here, with the run that asked for it.",
+};
 
 const ADVICE: Record<string, string> = {
   auth: "Give the daemon a valid key and send again.",
