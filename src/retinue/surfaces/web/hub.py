@@ -19,7 +19,7 @@ from retinue.domain.event import Event, as_json
 from retinue.domain.session import Session
 from retinue.errors import RetinueError
 from retinue.surfaces.web.lineage import Lineage
-from retinue.surfaces.web.stream import Stream, Wanted
+from retinue.surfaces.web.stream import MOST, Stream, Wanted
 from retinue.surfaces.web.watch import Watch
 
 LOOK_SECONDS = 0.2
@@ -31,6 +31,8 @@ GATHER_SECONDS_EACH = 0.0005
 """And longer with every stream: a hundred of them are given something twenty times a second."""
 PAGE = 256
 """Events that are passed on before clients get a moment to take them."""
+BREATHS = 10
+"""How often somebody who reads slowly is waited for, at most, before the next page."""
 MOST_WAITING = 16_384
 """Events that may wait to be passed on while the ledger cannot be read; beyond it everybody is cut off, and resumes."""
 
@@ -183,7 +185,7 @@ class Hub:
             for at, event in enumerate(joined(waiting), 1):
                 await self._pass(event)
                 if at % PAGE == 0:
-                    await self._flushed()
+                    await self._breathed()
             now = asyncio.get_running_loop().time()
             if now >= self._look_at:
                 self._look_at = now + LOOK_SECONDS
@@ -213,7 +215,7 @@ class Hub:
                     await self._give(event)
             if len(events) < limit or (until is not None and events[-1].seq >= until):
                 return
-            await self._flushed()
+            await self._breathed()
 
     async def _give(self, event: Event) -> None:
         """The cursor and what is gathered change in one stroke: who joins sees both before, or both after."""
@@ -244,6 +246,14 @@ class Hub:
         if found := [channel for channel in self._channels.values() if channel.flush()]:
             await asyncio.sleep(0)
         return bool(found)
+
+    async def _breathed(self) -> None:
+        """Between two pages of very much, who reads gets a moment to take what waits. Who does not is soon cut off."""
+        await self._flushed()
+        for _ in range(BREATHS):
+            if all(stream.waiting <= MOST // 2 for stream in self._streams()):
+                return
+            await asyncio.sleep(GATHER_SECONDS)
 
     def _beat(self) -> None:
         """A sign of life that says where the ledger is: who hears little goes on from there, and not from long ago."""
