@@ -168,7 +168,12 @@ class Daemon:
             self.told += line
         port = re.search(r":(\d+)/enter/", self.told)
         assert port
-        self.door = Door(home=self.home, port=int(port[1]))
+        self.at(int(port[1]))
+
+    def at(self, port: int) -> Door:
+        """The way in, where somebody else started it."""
+        self.door = Door(home=self.home, port=port)
+        return self.door
 
     def stop(self) -> str:
         """All that it ever told, once it has ended."""

@@ -1,5 +1,6 @@
 """The wall: stands before every route, lets in who has a key and came from here, and puts a shield on every answer."""
 
+import asyncio
 import re
 from collections.abc import MutableMapping
 from typing import Any, NoReturn
@@ -42,6 +43,8 @@ class Wall:
             await exchange.answer(turned_away(no))
         except ClientDisconnect:
             pass  # nobody is there to be told
+        except asyncio.CancelledError:  # the daemon ends, and this task with it
+            await exchange.answer(turned_away(Turned(503, "the daemon is ending: ask again when it is back")))
         except Exception as error:  # noqa: BLE001  (one request's defect is not the daemon's end)
             self._house.app.defect(error, asked=f"{scope['method']} {_named(scope)}")
             await exchange.answer(turned_away(Turned(500, DEFECT)))
