@@ -1,0 +1,187 @@
+"""The page as it is served: by a link that works once, to a browser that is known, and nothing but its own files."""
+
+import asyncio
+import gzip
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.right import PERSON, Right
+
+FILES = {
+    "index.html": b"<!doctype html><title>x</title>",
+    "app.js": b"export const x = 1;\n" * 50,
+    "app.css": b"body { margin: 0 }\n",
+    "licences.txt": b"None.\n",
+    "strange.py": b"print('not of the page')\n",
+}
+TYPES = {
+    "index.html": "text/html; charset=utf-8",
+    "app.js": "text/javascript; charset=utf-8",
+    "app.css": "text/css; charset=utf-8",
+    "licences.txt": "text/plain; charset=utf-8",
+}
+
+
+@pytest.fixture
+def static(tmp_path: Path) -> Path:
+    folder = tmp_path / "static"
+    folder.mkdir()
+    for name, data in FILES.items():
+        (folder / name).write_bytes(data)
+    (folder / "app.js.gz").write_bytes(gzip.compress(FILES["app.js"]))
+    (tmp_path / "outside.txt").write_text("outside")
+    (folder / "link.txt").symlink_to(tmp_path / "outside.txt")
+    (folder / "folder.txt").mkdir()
+    return folder
+
+
+def entered(door: Any, link: str) -> str:
+    answer = door.asks("GET", link.removeprefix(door.url))
+    assert (answer.status, answer.headers["location"]) == (303, "/")
+    return "Cookie: " + answer.headers["set-cookie"].partition(";")[0]
+
+
+def test_a_link_opens_the_page_once_and_leaves_a_cookie_that_only_the_browser_sees(door: Any):
+    """Shows: A07."""
+    link = door.owner("POST", "/api/links").json["url"]
+    assert re.fullmatch(re.escape(door.url) + r"/enter/[A-Za-z0-9_-]{43}", link)
+    path = link.removeprefix(door.url)
+    assert door.asks("HEAD", path).status == 200, "looking at it does not use it up"
+    answer = door.asks("GET", path, "Sec-Fetch-Site: none", "Sec-Fetch-Mode: navigate")
+    assert (answer.status, answer.headers["location"], answer.body) == (303, "/", b"")
+    cookie, *facts = [each.strip().lower() for each in answer.headers["set-cookie"].split(";")]
+    assert {"httponly", "samesite=strict", "path=/"} <= set(facts)
+    assert not [each for each in facts if each.startswith("domain")]
+    assert door.token not in answer.headers["set-cookie"]
+    assert door.token.lower() not in cookie
+    again = door.asks("GET", path)
+    assert again.status in (404, 429)
+    assert "set-cookie" not in again.headers
+    known = door.asks("GET", path, "Cookie: " + answer.headers["set-cookie"].partition(";")[0])
+    assert (known.status, "set-cookie" in known.headers) == (303, False), "who is known already just goes on"
+
+
+def test_the_link_that_it_printed_is_such_a_link(daemon: Any, door: Any):
+    cookie = entered(door, daemon.link)
+    assert door.asks("GET", "/api/health", cookie).status == 200
+    other = daemon.command("serve", "--link")["url"]
+    assert other != daemon.link
+    assert entered(door, other) != cookie
+
+
+def test_a_cookie_reads_runs_and_approves_and_is_no_admin(door: Any):
+    """Shows: A18."""
+    assert {Right.READ, Right.RUN, Right.APPROVE} == PERSON
+    cookie = entered(door, door.owner("POST", "/api/links").json["url"])
+    own = f"Origin: {door.url}"
+    assert door.asks("GET", "/api/health", cookie).status == 200
+    assert door.asks("POST", "/api/look", cookie, own).status == 200
+    for path in ("/api/links", "/api/stop"):
+        answer = door.asks("POST", path, cookie, own)
+        assert (answer.status, answer.json["error"]["details"]) == (403, {"right": "admin"})
+
+
+def test_a_cookie_that_was_changed_is_none(door: Any):
+    """Shows: A08."""
+    cookie = entered(door, door.owner("POST", "/api/links").json["url"])
+    name, _, value = cookie.removeprefix("Cookie: ").partition("=")
+    until, salt, seal = value.split(".")
+    for forged in (
+        f"{int(until) + 1}.{salt}.{seal}",
+        f"{until}.{salt}x.{seal}",
+        f"{until}.{salt}.{seal[:-1]}",
+        f"{until}.{salt}.",
+        f".{salt}.{seal}",
+        "",
+        ".",
+        "..",
+        seal,
+        door.token,
+        "9" * 400,
+    ):
+        assert door.asks("GET", "/api/health", f"Cookie: {name}={forged}").status in (401, 429), forged
+    assert door.asks("GET", "/api/health", f"Cookie: a=b; {name}=x; {name}={value}; c=d").status == 200
+    assert door.asks("GET", "/api/health", f"Cookie: other-{name}={value}").status == 401
+
+
+def test_somebody_without_a_key_is_told_how_to_get_one(door: Any):
+    front = door.asks("GET", "/")
+    assert (front.status, front.headers["content-type"]) == (401, "text/html; charset=utf-8")
+    assert b"retinue serve --link" in front.body
+    used = door.asks("GET", "/enter/" + "x" * 43)
+    assert used.status in (404, 429)
+    if used.status == 404:
+        assert b"retinue serve --link" in used.body
+        assert used.headers["content-type"] == "text/html; charset=utf-8"
+    for page in (front, used):
+        assert b"<script" not in page.body
+        assert b"style=" not in page.body
+
+
+async def test_files_are_served_with_their_types_and_sent_once(built: Any, static: Path):
+    async with built(static=static) as door:
+        for name, kind in TYPES.items():
+            path = "/" if name == "index.html" else f"/{name}"
+            answer = await asyncio.to_thread(door.owner, "GET", path)
+            assert (answer.status, answer.headers["content-type"], answer.body) == (200, kind, FILES[name])
+            mark = answer.headers["etag"]
+            assert answer.headers["cache-control"] == "no-cache"
+            head = await asyncio.to_thread(door.owner, "HEAD", path)
+            assert (head.status, head.headers["etag"], head.body) == (200, mark, b"")
+            again = await asyncio.to_thread(door.owner, "GET", path, f"If-None-Match: {mark}")
+            assert (again.status, again.body) == (304, b"")
+            assert "frame-ancestors 'none'" in again.headers["content-security-policy"]
+            assert (await asyncio.to_thread(door.asks, "GET", path)).status == 401
+            assert (await asyncio.to_thread(door.owner, "POST", path)).status == 405
+        (static / "app.css").write_bytes(b"p {}")
+        assert (await asyncio.to_thread(door.owner, "GET", "/app.css")).body == b"p {}"
+
+
+async def test_a_file_that_was_packed_beforehand_is_sent_packed_to_who_takes_it(built: Any, static: Path):
+    async with built(static=static) as door:
+        packed = await asyncio.to_thread(door.owner, "GET", "/app.js", "Accept-Encoding: br, gzip;q=0.5")
+        assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "accept-encoding")
+        assert gzip.decompress(packed.body) == FILES["app.js"]
+        assert packed.headers["content-type"] == TYPES["app.js"]
+        for said in ("identity", "gzip;q=0", "br"):
+            plain = await asyncio.to_thread(door.owner, "GET", "/app.js", f"Accept-Encoding: {said}")
+            assert plain.body == FILES["app.js"]
+            assert plain.headers["etag"] != packed.headers["etag"]
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../outside.txt", "..%2foutside.txt", "%2e%2e/outside.txt", "%2e%2e%2foutside.txt", "..%5coutside.txt",
+        "static/../outside.txt", "./app.js", "app.js/", "app.js%00", "app.js%00.txt", "App.js", "app.js.gz", "link.txt",
+        "folder.txt", "strange.py", "index.html%20", "//app.js", "%2fetc%2fpasswd", "/etc/passwd", "C:%5cx", "keys.py",
+    ],
+)  # fmt: skip
+async def test_nothing_but_the_pages_own_files_is_served(built: Any, static: Path, name: str):
+    """Shows: A09."""
+    async with built(static=static) as door:
+        answer = await asyncio.to_thread(door.owner, "GET", f"/{name}")
+        assert (answer.status, answer.code) == (404, "not_found")
+
+
+async def test_a_page_that_was_not_built_says_how_to_build_it(built: Any, tmp_path: Path):
+    async with built(static=tmp_path / "nothing") as door:
+        answer = await asyncio.to_thread(door.owner, "GET", "/")
+        assert (answer.status, b"scripts/page" in answer.body) == (503, True)
+        assert (await asyncio.to_thread(door.owner, "GET", "/app.js")).status == 404
+
+
+def test_the_page_that_is_built_asks_for_nothing_that_its_policy_forbids(door: Any):
+    """No script and no style stands in the page itself, and nothing comes from elsewhere."""
+    page = door.owner("GET", "/")
+    assert page.status == 200
+    text = page.body.decode()
+    assert re.findall(r"<script(?![^>]*\bsrc=)", text) == []
+    assert re.findall(r"<style|\bstyle=|\bon[a-z]+=", text) == []
+    for place in re.findall(r"""(?:src|href)=["']?([^"'\s>]+)""", text):
+        assert not re.match(r"[a-z]+:|//", place) or place.startswith("data:image/"), place
+        if not place.startswith("data:"):
+            assert door.owner("GET", f"/{place.lstrip('./')}").status == 200
