@@ -1,8 +1,9 @@
 /** What a person does: each deed is one request, and what the page makes of its answer. */
 
 import { api } from "./api.ts";
+import { typed } from "./draft.ts";
 import { listen } from "./stream.ts";
-import type { Answer, Approval, Left, Session } from "./shapes.ts";
+import type { Answer, Approval, Left, Said, Session } from "./shapes.ts";
 import {
   agents, approvals, attempt, chosen, dialog, drawer, drop, openId, put, refreshApprovals, refreshInbox, refreshSessions,
   sessions, shown, store, theme, toast, typeNext, type Theme,
@@ -12,11 +13,23 @@ import * as talk from "./talk.ts";
 import { titleOf } from "./words.ts";
 
 /** The address says what is open: `#/s/<session>`, `#/new/<agent>`, or nothing. */
-export function follow(): void {
+export function addressed(): string | null {
   const [, where, what] = location.hash.split("/");
-  const name = what ? decodeURIComponent(what) : null;
-  const wanted = where === "s" ? name : null;
+  const name = what ? decoded(what) : null;
   chosen.value = where === "new" ? name : null;
+  return where === "s" ? name : null;
+}
+
+function decoded(text: string): string | null {
+  try {
+    return decodeURIComponent(text);
+  } catch {
+    return null;
+  }
+}
+
+export function follow(): void {
+  const wanted = addressed();
   drawer.value = false;
   if (wanted === openId.value && talk.state.value !== "none") return;
   openId.value = wanted;
@@ -97,10 +110,14 @@ export async function clear(session: Session): Promise<void> {
   toast(`${titleOf(session)} is empty now.`);
 }
 
-export async function branch(session: Session, at: string, include = true): Promise<void> {
-  const made = await attempt(() => api.branch(session.session_id, at, include));
+/** From an agent's words one goes on differently; a person's own are taken back, to be said in another way. */
+export async function branch(session: Session, said: Said): Promise<void> {
+  const mine = said.by === "user";
+  const at = mine ? said.id : talk.promptAfter(said.id);
+  const made = await attempt(() => api.branch(session.session_id, at, false));
   if (!made) return;
   put(made);
+  if (mine && !said.origin) typed(made.session_id, said.text);
   typeNext.value = true;
   show(made.session_id);
   toast(`This is a branch of ${titleOf(session)}: what is said here stays here.`);

@@ -3,7 +3,7 @@
 import { effect } from "@preact/signals";
 import { render, type JSX } from "preact";
 import "../app.css";
-import { follow, setTheme } from "./deeds.ts";
+import { addressed, follow, setTheme } from "./deeds.ts";
 import { onKey } from "./keys.ts";
 import { approvals, drawer, open, openId, theme } from "./store.ts";
 import { begin, resync } from "./stream.ts";
@@ -41,7 +41,9 @@ effect(() => {
 setTheme(theme.value);
 document.addEventListener("keydown", onKey);
 window.addEventListener("hashchange", follow);
-begin();
-void resync();
-follow();
+openId.value = addressed();
+void begin().then(() => {
+  follow();
+  void resync();
+});
 render(<Page />, document.getElementById("page")!);

@@ -8,30 +8,32 @@ import * as talk from "./talk.ts";
 
 const PATIENCE = 60_000;
 /** How long a hidden tab keeps its stream. */
+const FIRST = 400;
+const PATIENT = 1_500;
 const SLOWEST = 8_000;
+/** How long it waits before it tries again: at first, until it says so, at most. */
 
 let source: EventSource | null = null;
+let target = "";
 let seq = 0;
-let wait = 500;
+let wait = FIRST;
 let timer = 0;
 let hidden = 0;
 let lost = false;
 
-/** Opens the stream, for this conversation's words, in place of the one before. */
+/** The stream for the words of the conversation that is open: the one there is, or one in its place. */
 export function listen(): void {
+  const wanted = openId.value ?? "none";
+  if (source && source.readyState !== EventSource.CLOSED && target === wanted) return;
   clearTimeout(timer);
   source?.close();
-  const query = new URLSearchParams({ deltas: openId.value ?? "none" });
+  target = wanted;
+  const query = new URLSearchParams({ deltas: wanted });
   if (seq) query.set("after", String(seq));
   const opened = new EventSource(`/api/events?${query}`);
   source = opened;
   opened.onopen = () => {
-    if (opened !== source) return;
-    wait = 500;
-    if (connection.value === "lost") toast("The daemon answers again.");
-    connection.value = "open";
-    if (lost) void resync();
-    lost = false;
+    if (opened === source) begun();
   };
   opened.onerror = () => {
     if (opened === source) void fail(opened);
@@ -39,20 +41,37 @@ export function listen(): void {
   for (const kind of KINDS) opened.addEventListener(kind, (event) => hear(JSON.parse((event as MessageEvent<string>).data) as Told));
 }
 
+/** What was saved before the stream began is asked for once more; after a loss, everything is. */
+function begun(): void {
+  wait = FIRST;
+  if (connection.value === "lost") toast("The daemon answers again.");
+  connection.value = "open";
+  talk.listening();
+  if (lost) void resync();
+  lost = false;
+}
+
 async function fail(failed: EventSource): Promise<void> {
   failed.close();
   if (!lost) talk.interrupted();
   lost = true;
+  await again();
+}
+
+/** Tries until the daemon answers. One that knows of less than this page begins anew. */
+async function again(): Promise<void> {
   clearTimeout(timer);
-  timer = window.setTimeout(listen, wait);
-  wait = Math.min(SLOWEST, wait * 1.7);
   try {
-    await api.health();
+    const now = await api.health();
+    seq = Math.min(seq, now.seq);
+    if (wait > PATIENT) connection.value = "lost";
+    timer = window.setTimeout(listen, wait);
   } catch (error) {
     const barred = error instanceof Refusal && error.status === 401;
     connection.value = barred ? "barred" : "lost";
-    if (barred) clearTimeout(timer);
+    if (!barred) timer = window.setTimeout(() => void again(), wait);
   }
+  wait = Math.min(SLOWEST, wait * 1.7);
 }
 
 /** After a gap: everything that is asked for, and the entries after the last known one. */
@@ -82,20 +101,29 @@ function mark(event: Told): void {
   put({ ...row, status: run ? (run.status as "queued" | "running" | "waiting") : "idle", waiting_for: run?.waitsFor || null, run: run?.id ?? null });
 }
 
-export function begin(): void {
-  document.addEventListener("visibilitychange", () => {
-    clearTimeout(hidden);
-    if (document.hidden) hidden = window.setTimeout(rest, PATIENCE);
-    else if (!source) {
-      lost = true;
-      listen();
-    }
-  });
+/** What is known has a number, and the stream tells all that comes after it: nothing falls between. */
+export async function begin(): Promise<void> {
+  document.addEventListener("visibilitychange", onSight);
   onUnreachable(() => {
     if (source && source.readyState !== EventSource.CLOSED) void fail(source);
   });
-  listen();
-  seq ||= health.value?.seq ?? 0;
+  try {
+    health.value = await api.health();
+    seq = health.value.seq;
+  } catch {
+    lost = true;
+    await again();
+  }
+}
+
+function onSight(): void {
+  clearTimeout(hidden);
+  if (document.hidden) hidden = window.setTimeout(rest, PATIENCE);
+  else if (connection.value === "barred") void again();
+  else if (!source) {
+    lost = true;
+    listen();
+  }
 }
 
 /** Nobody looks: the connection is given back. */

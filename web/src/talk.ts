@@ -119,9 +119,18 @@ export function clear(): void {
   });
 }
 
+let reopened = false;
+
+/** From now on everything is heard; what was saved a moment before may have been missed. */
+export function listening(): void {
+  if (state.value === "ready") void catchUp();
+  else reopened = true;
+}
+
 /** Reads a conversation from its end. The stream is open already, so nothing falls between. */
 export async function load(id: string): Promise<void> {
   clear();
+  reopened = false;
   state.value = "loading";
   try {
     const [session, newest] = await Promise.all([api.session(id), api.entries(id, { limit: PAGE })]);
@@ -132,6 +141,8 @@ export async function load(id: string): Promise<void> {
       replace(newest, PAGE);
       state.value = "ready";
     });
+    if (reopened) void catchUp();
+    reopened = false;
     await runs.readSession(id);
   } catch (error) {
     if (openId.value !== id) return;
@@ -191,6 +202,12 @@ function said(sent: Pending): boolean {
 /** The last entry that is nobody's call: all after it may still change. */
 function anchor(): string | null {
   return lines.value.findLast((line) => line.kind !== "called")?.id ?? null;
+}
+
+/** The first words after an entry that somebody said to the agent; null where none were. */
+export function promptAfter(id: string): string | null {
+  const at = lines.value.findIndex((line) => line.id === id);
+  return lines.value.slice(at + 1).find((line) => line.kind === "said" && line.by === "user")?.id ?? null;
 }
 
 export const catchUp = single(async () => {

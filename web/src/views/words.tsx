@@ -76,7 +76,7 @@ function Under({ said }: { said: Said }): JSX.Element {
     <span class="under">
       <span class="acts">
         {said.text && <Copy text={said.text} what="the message" />}
-        {session && <IconButton icon="branch" label="Branch from here" test="branch" act={() => void branch(session, said.id)} />}
+        {session?.type === "branch" && <IconButton icon="branch" label={said.by === "user" ? "Branch from here, to say it differently" : "Branch from here"} test="branch" act={() => void branch(session, said)} />}
       </span>
       {said.by === "agent" && said.usage.output > 0 && <span title={`${said.usage.input} tokens in, ${said.usage.output} out · ${said.model}`}>{tokens(said.usage.output)} tok</span>}
       <time dateTime={said.at}>{clock(said.at)}</time>
