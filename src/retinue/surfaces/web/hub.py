@@ -157,6 +157,7 @@ class Hub:
         self._beat_at = asyncio.get_running_loop().time() + HEARTBEAT_SECONDS
 
     def _heard(self, event: Event) -> None:
+        self._watch.heard(event)  # now: when it is passed on, somebody else may have written since
         self._waiting.append(event)
         self._awake.set()
         if len(self._waiting) > MOST_WAITING:
@@ -203,7 +204,6 @@ class Hub:
             if event.seq > self._cursor + 1:
                 await self._looked(until=event.seq - 1)
             await self._give(event)
-        self._watch.heard(event)
 
     async def _looked(self, *, until: int | None) -> None:
         """Everything that stands in the ledger past the cursor, up to a number."""
