@@ -11,6 +11,7 @@ from starlette.responses import Response
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.line import Limits
 from retinue.surfaces.web.route import Right, Route, Wish
+from retinue.surfaces.web.server import page_socket
 
 JSON = "Content-Type: application/json"
 MEGABYTES = 64
@@ -210,3 +211,9 @@ async def test_a_defect_is_told_in_a_sentence_and_written_down(built: Any):
     assert "RuntimeError: the inside of the house" in log
     assert "GET /api/broken" in log
     assert "sk-x7x7" not in log
+
+
+def test_the_port_is_named_as_tcp_so_that_no_answer_is_held_back():
+    """Only then does asyncio tell the kernel to send the body of a small answer at once, and not after 40 ms."""
+    with page_socket("127.0.0.1", 0) as listener:
+        assert listener.proto == socket.IPPROTO_TCP
