@@ -1,8 +1,32 @@
 """A conversation on the page: sending, words as they come, what tools did, and what a person types."""
 
+import re
+from pathlib import Path
 from typing import Any
 
-from retinue.testing.replies import reply
+from retinue.testing.replies import calls, reply, status
+
+MARKDOWN = """# Tides
+
+A *short* text with **weight**, `code` and [a link](https://example.org/tides).
+
+- one
+- two
+
+| Port | Height |
+|---|---:|
+| Brest | 6.1 m |
+
+```python
+def high(tide):
+    return tide > 4
+```
+"""
+DIFF = "--- a/port.txt\n+++ b/port.txt\n@@ -1,2 +1,2 @@\n Brest\n-Calais\n+Dover\n"
+
+
+async def clipboard(window: Any) -> str:
+    return await window.page.evaluate("navigator.clipboard.readText()")
 
 
 async def test_words_stream_in_and_stay_as_they_were_saved(house: Any):
@@ -26,3 +50,249 @@ async def test_words_stream_in_and_stay_as_they_were_saved(house: Any):
         assert lengths == sorted(lengths)
         await window.see(window("said-user").locator(".typed")).to_have_text(task)
         await window.see("pending").to_have_count(0)
+    said = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+    assert [each["text"] for each in said] == [task, words]
+
+
+async def test_markdown_is_rendered_and_code_is_copied(house: Any):
+    task = house.plays("Tell me of tides.", reply(MARKDOWN))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        prose = window("said-agent").locator(".prose")
+        await window.see(prose.locator("h3")).to_have_text("Tides")
+        await window.see(prose.locator("em")).to_have_text("short")
+        await window.see(prose.locator("li")).to_have_text(["one", "two"])
+        await window.see(prose.locator("td")).to_have_text(["Brest", "6.1 m"])
+        link = prose.locator("a")
+        await window.see(link).to_have_attribute("href", "https://example.org/tides")
+        await window.see(link).to_have_attribute("rel", "noopener noreferrer")
+        await window.see(link).to_contain_text("example.org")
+        await window("copy-code").click()
+        await window.see("copy-code").to_have_text("Copied")
+        assert await clipboard(window) == "def high(tide):\n    return tide > 4"
+        await window("said-agent").hover()
+        await window("said-agent").locator('[data-test="copy"]').click()
+        await house.until(lambda: _copied(window, MARKDOWN.strip()))
+
+
+async def _copied(window: Any, text: str) -> bool:
+    return (await clipboard(window)).strip() == text
+
+
+async def test_thoughts_are_folded(house: Any):
+    task = house.plays("Think first.", reply("I have.", thinking="Is it this, or is it that?"))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["I have."])
+        thoughts = window("said-agent").locator('[data-test="thinking"]')
+        await window.see(thoughts.locator(".thoughts")).to_be_hidden()
+        await thoughts.locator("summary").click()
+        await window.see(thoughts.locator(".thoughts")).to_have_text("Is it this, or is it that?")
+
+
+async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(house: Any):
+    (house.folder / "port.txt").write_text("Brest\nCalais\n")
+    (house.folder / "change.txt").write_text(DIFF)
+    task = house.plays(
+        "Read of the port.",
+        calls(
+            ("read", {"path": "port.txt"}), ("tell", {"name": "change.txt"}), ("read", {"path": "none.txt"})
+        ),
+        reply("Read."),
+    )
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        call = window("tool-call", tool="read", state="ok")
+        await window.see(call).to_contain_text("port.txt")
+        await window.see(call.get_by_text("Calais")).to_be_hidden()
+        await call.locator("summary").click()
+        await window.see(call.locator(".inside")).to_contain_text("Calais")
+        await call.get_by_label("Copy the arguments").click()
+        await house.until(lambda: _copied(window, '{"path":"port.txt"}'))
+        told = window("tool-call", tool="tell")
+        await told.locator("summary").click()
+        await window.see(told.locator(".d.del")).to_have_text("-Calais")
+        await window.see(told.locator(".d.add")).to_have_text("+Dover")
+        await window.see("tool-call", tool="read", state="failed").to_have_count(1)
+
+
+async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: Any):
+    """Shows: A080."""
+    session = await house.session()
+    file = Path(session["path"])
+    draft = "Half a thought,\nand its second line"
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        async with window.page.expect_response("**/draft") as saved:
+            await window("composer").press_sequentially("Half a thought,")
+            await window("composer").press("Shift+Enter")
+            await window("composer").press_sequentially("and its second line")
+        assert (await saved.value).ok
+        await house.until(lambda: draft in file.read_text())
+        await window.page.reload()
+        await window.see("composer").to_have_value(draft)
+    async with house.opened() as other:
+        await other.goes(session["session_id"])
+        await other.see("composer").to_have_value(draft)
+        house.plays(draft, reply("Whole now."))
+        await other("composer").press("Enter")
+        await other.see(other("said-agent").locator(".prose")).to_have_text(["Whole now."])
+        await other.see("composer").to_have_value("")
+    assert file.read_text().count("and its second line") == 1
+
+
+async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(house: Any):
+    gate = house.gate("queue")
+    first = house.plays("Hold the first.", calls(("hold", {"name": "queue"})), reply("First is done."))
+    second = house.plays("Then the second.", reply("Second is done."))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(first)
+        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
+        await window.says(second)
+        await window.see("queued").to_contain_text(second)
+        await window.see("said-user").to_have_count(1)
+        gate.unlink()
+        await window.see(window("said-agent").locator(".prose")).to_have_text(
+            ["First is done.", "Second is done."]
+        )
+        await window.see("queued").to_have_count(0)
+        await window.see(window("said-user").locator(".typed")).to_have_text([first, second])
+
+
+async def test_a_queued_message_is_taken_back(house: Any):
+    gate = house.gate("back")
+    first = house.plays("Hold while I think.", calls(("hold", {"name": "back"})), reply("Held."))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(first)
+        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
+        await window.says("I should not have said this.")
+        await window("queued").get_by_text("Take back").click()
+        await window.see("queued").to_have_count(0)
+        gate.unlink()
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["Held."])
+    await house.quiet()
+    assert "should not have" not in Path(session["path"]).read_text()
+
+
+async def test_a_run_is_stopped(house: Any):
+    house.gate("stop")
+    task = house.plays("Hold for ever.", calls(("hold", {"name": "stop"})), reply("Never said."))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
+        await window("cancel").click()
+        await window.see("run-ended", status="cancelled").to_be_visible()
+        await window.see("cancel").to_have_count(0)
+        await window.see("ledger-entry").to_have_count(0)
+    [run] = await house.api("GET", f"/runs?session={session['session_id']}")
+    assert run["status"] == "cancelled"
+
+
+async def test_a_run_is_interrupted_and_sums_up(house: Any):
+    gate = house.gate("pause")
+    task = house.plays("Hold until I ask.", calls(("hold", {"name": "pause"})), reply("So far: held."))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see("tool-call", tool="hold", state="under-way").to_be_visible()
+        await window("interrupt").click()
+        gate.unlink()
+        await window.see(window("said-agent").locator(".prose").last).to_have_text("So far: held.")
+        await window.see("interrupt").to_have_count(0)
+
+
+async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(house: Any):
+    one = house.plays("Say one.", reply("One."))
+    two = house.plays("Say two.", reply("Two."))
+    other = house.plays("Say another.", reply("Another."))
+    session = await house.session(name="Trunk")
+    for task in (one, two):
+        await house.said(session["session_id"], task)
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        first = window("said-agent").first
+        await window.see(first.locator(".prose")).to_have_text(["One."])
+        await first.hover()
+        await first.locator('[data-test="branch"]').click()
+        await window.see("toast").to_contain_text("branch of Trunk")
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["One."])
+        assert session["session_id"] not in window.page.url
+        await window.says(other)
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["One.", "Another."])
+        await window("session-row", session=session["session_id"]).locator(".session-open").click()
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["One.", "Two."])
+
+
+async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(house: Any):
+    one = house.plays("Say red.", reply("Red."))
+    two = house.plays("Say blue.", reply("Blue."))
+    house.plays("Say blue, loudly.", reply("BLUE."))
+    session = await house.session()
+    for task in (one, two):
+        await house.said(session["session_id"], task)
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window("said-user").last.hover()
+        await window("said-user").last.locator('[data-test="branch"]').click()
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["Red."])
+        await window.see("composer").to_have_value("Say blue.")
+        await window.says("Say blue, loudly.")
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["Red.", "BLUE."])
+    assert "loudly" not in Path(session["path"]).read_text()
+
+
+async def test_the_path_of_the_file_is_shown_and_copied(house: Any):
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.see("path").to_contain_text("session.md")
+        await window("path").locator('[data-test="copy"]').click()
+        await house.until(lambda: _copied(window, session["path"]))
+    assert Path(session["path"]).is_file()
+
+
+async def test_an_edit_of_the_file_by_hand_is_shown(house: Any):
+    task = house.plays("Say teh word.", reply("The wrod."))
+    session = await house.session()
+    await house.said(session["session_id"], task)
+    file = Path(session["path"])
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["The wrod."])
+        file.write_text(file.read_text().replace("The wrod.", "The word."))
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["The word."])
+
+
+async def test_a_run_that_failed_says_why_and_what_to_do(house: Any):
+    task = house.plays("Ask with a wrong key.", status(401, "this key is not valid"))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        ended = window("run-ended", status="failed")
+        await window.see(ended).to_contain_text(re.compile("Failed: .*key", re.DOTALL))
+        await window.see(ended).to_contain_text("send again")
+        await window.see("session-row", session=session["session_id"]).to_have_attribute(
+            "data-status", "idle"
+        )
+
+
+async def test_an_address_of_a_conversation_that_is_gone_says_so(house: Any):
+    async with house.opened() as window:
+        await window.page.evaluate("() => { location.hash = '#/s/no-such-session' }")
+        await window.see("gone").to_be_visible()
+        await window("gone").get_by_role("button").click()
+        await window.see("home-form").to_be_visible()
