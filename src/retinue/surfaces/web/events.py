@@ -41,10 +41,6 @@ class EventStream(Response):
         self._looked_at = looked_at
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["method"] == "HEAD":
-            await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
-            await send({"type": "http.response.body", "body": b""})
-            return
         stream = await self._hub.join(self._wanted, self._after, self._looked_at)
         stream.abort = scope.get("state", {}).get(ABORT)
         try:
@@ -80,15 +76,15 @@ async def _left(receive: Receive, stream: Stream) -> None:
 
 async def everything(house: House, wish: Wish[Listening, None]) -> EventStream:
     asked = wish.query
-    looked_at = None if asked.deltas in (ALL, NONE) else await house.app.session(asked.deltas)
+    looked_at = None if asked.deltas in (ALL, NONE) else await house.app.named(asked.deltas)
     wanted = Wanted(deltas=asked.deltas if looked_at is None else looked_at.id)
     return EventStream(house.hub, wanted, after=_after(wish), looked_at=looked_at)
 
 
 async def of_session(house: House, wish: Wish[Listening, None]) -> EventStream:
     asked = wish.query
-    session = await house.app.session(wish.ref)
-    words = asked.deltas if asked.deltas in (ALL, NONE) else (await house.app.session(asked.deltas)).id
+    session = await house.app.named(wish.ref)
+    words = asked.deltas if asked.deltas in (ALL, NONE) else (await house.app.named(asked.deltas)).id
     wanted = Wanted(session=session.id, deltas=words)
     return EventStream(house.hub, wanted, after=_after(wish), looked_at=session)
 
