@@ -2,12 +2,16 @@
 
 import re
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from retinue import errors
 from retinue.domain.right import Right
-from retinue.surfaces.web.refusal import POLICY
+from retinue.errors import RetinueError
+from retinue.surfaces.web.asgi import STATUS
+from retinue.surfaces.web.refusal import CODES, POLICY
 from retinue.surfaces.web.route import Route
 from retinue.surfaces.web.table import ROUTES
 from retinue.surfaces.web.throttle import MOST_WRONG
@@ -235,3 +239,22 @@ def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(da
 )
 def test_tokens_that_cannot_be_are_not_made(daemon: Any, arguments: tuple[str, ...], code: str):
     assert daemon.command("tokens", *arguments)["error"]["code"] == code
+
+
+def test_the_list_of_errors_over_http_is_complete():
+    """Every status that the daemon gives of itself or to an error of the product, with its code."""
+    page = (Path(__file__).parents[3] / "docs/reference/errors.md").read_text()
+    listed: set[tuple[int, str]] = set()
+    for row in page.partition("## Over HTTP")[2].splitlines():
+        if found := re.match(r"\| ([\d, ]+) \| ([^|]+) \|", row):
+            codes = re.findall(r"`(\w+)`", found[2])
+            listed |= {(int(status), code) for status in found[1].split(",") for code in codes}
+    kinds = [
+        kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, RetinueError)
+    ]
+    given = {(status_of(kind), kind.code) for kind in kinds if kind is not RetinueError}
+    assert (given | set(CODES.items())) - listed == set()
+
+
+def status_of(kind: type[RetinueError]) -> int:
+    return next((status for known, status in STATUS if issubclass(kind, known)), 500)
