@@ -1,5 +1,6 @@
 /** The one stream of events per tab: opened for the open conversation, taken up again where it was lost. */
 
+import { batch } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
 import * as runs from "./runs.ts";
 import { KINDS, type Told } from "./shapes.ts";
@@ -38,7 +39,7 @@ export function listen(): void {
   opened.onerror = () => {
     if (opened === source) void fail(opened);
   };
-  for (const kind of KINDS) opened.addEventListener(kind, (event) => hear(JSON.parse((event as MessageEvent<string>).data) as Told));
+  for (const kind of KINDS) opened.addEventListener(kind, (event) => take(JSON.parse((event as MessageEvent<string>).data) as Told));
 }
 
 /** What was saved before the stream began is asked for once more; after a loss, everything is. */
@@ -77,6 +78,23 @@ async function again(): Promise<void> {
 /** After a gap: everything that is asked for, and the entries after the last known one. */
 export async function resync(): Promise<void> {
   await Promise.all([refreshMachine(), refreshSessions(), refreshApprovals(), refreshInbox(), runs.refresh(), talk.catchUp()]);
+}
+
+const FRAME = 16;
+const LONG = 6_000;
+/** Characters of a reply beyond which it is drawn less often. */
+const SELDOM = 120;
+let heap: Told[] = [];
+
+/** Events come faster than a screen is drawn: those of one frame are heard together. */
+function take(event: Told): void {
+  if (heap.push(event) > 1) return;
+  const long = talk.flows.value.some((flow) => flow.text.length > LONG);
+  setTimeout(() => {
+    const all = heap;
+    heap = [];
+    batch(() => all.forEach(hear));
+  }, long ? SELDOM : FRAME);
 }
 
 function hear(event: Told): void {

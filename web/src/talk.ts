@@ -1,6 +1,6 @@
 /** The open conversation: its entries in pages, what streams in beyond them, and what was sent and is not there yet. */
 
-import { batch, computed, signal } from "@preact/signals";
+import { batch, computed, signal, type ReadonlySignal } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
 import * as runs from "./runs.ts";
 import type { Called, Entry, Notice, Returned, Said, Told } from "./shapes.ts";
@@ -47,10 +47,16 @@ const thoughts = signal<ReadonlyMap<string, string>>(new Map());
 /** Whether the beginning of a turn may have been missed: the stream was opened while one was under way. */
 let joined = new Set<string>();
 
-export const items = computed<readonly Item[]>(() => {
+const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
+
+/** Runs of this conversation that came to no good end. Others change all the time, and must not draw all of this anew. */
+const fallen = stable(() => runs.ofSession(openId.value ?? "").filter((run) => FELL.has(run.status)), (run) => [run]);
+
+/** Whom each entry belongs to, in order; what is still to come stands below. */
+const body = computed<readonly Item[]>(() => {
   const found: Item[] = [];
   const all = lines.value;
-  const known = runs.runs.value;
+  const ends = new Map(fallen.value.map((run) => [run.id, run]));
   /** The run whose agent spoke last: its name need not be said again. */
   let speaking = "";
   for (let i = 0; i < all.length; i++) {
@@ -67,27 +73,44 @@ export const items = computed<readonly Item[]>(() => {
         speaking = line.by === "agent" ? line.run : "";
       }
     }
-    const run = known.get(line.run);
-    if (run && all[i + 1]?.run !== line.run && FELL.has(run.status)) found.push({ key: `e${run.id}`, is: "ended", run });
-  }
-  return found.concat(tail(new Set(all.map((line) => line.id)), found, speaking));
-});
-
-const FELL: ReadonlySet<string> = new Set(["failed", "timed_out", "lost", "cancelled"]);
-
-function tail(there: ReadonlySet<string>, before: readonly Item[], speaking: string): Item[] {
-  const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => ({ key: `f${flow.run}${flow.savedAs}`, is: "flow", flow, again: flow.run === speaking }));
-  for (const sent of pending.value) {
-    if (!there.has(sent.run) && !waits(sent) && !ended(sent)) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
-  }
-  const sending = new Set(pending.value.filter((sent) => !waits(sent) && !ended(sent)).map((sent) => sent.run));
-  const ends = new Set(before.map((item) => item.key));
-  for (const run of runs.ofSession(openId.value ?? "")) {
-    if (there.has(run.id) || sending.has(run.id)) continue;
-    if (run.status === "queued" && run.task) found.push({ key: `q${run.id}`, is: "queued", run });
-    if (FELL.has(run.status) && isNew(run) && !ends.has(`e${run.id}`)) found.push({ key: `e${run.id}`, is: "ended", run });
+    const run = ends.get(line.run);
+    if (run && all[i + 1]?.run !== line.run) found.push({ key: `e${run.id}`, is: "ended", run });
   }
   return found;
+});
+
+/** What is not in the file yet: words that stream in, what was sent, what waits for its turn. */
+const tail = stable<Item>(() => {
+  const there = new Set(lines.value.map((line) => line.id));
+  const speaking = body.value.findLast((item) => item.is === "said");
+  const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => (
+    { key: `f${flow.run}${flow.savedAs}`, is: "flow", flow, again: speaking?.is === "said" && speaking.said.by === "agent" && flow.run === speaking.said.run }
+  ));
+  const sending = pending.value.filter((sent) => !there.has(sent.run) && !waits(sent) && !ended(sent));
+  for (const sent of sending) found.push({ key: `p${sent.key}`, is: "pending", pending: sent });
+  const known = new Set([...there, ...sending.map((sent) => sent.run)]);
+  for (const run of runs.ofSession(openId.value ?? "")) {
+    if (known.has(run.id)) continue;
+    if (run.status === "queued" && run.task) found.push({ key: `q${run.id}`, is: "queued", run });
+    if (FELL.has(run.status) && run.status !== "cancelled" && isNew(run)) found.push({ key: `e${run.id}`, is: "ended", run });
+  }
+  return found;
+}, (item) => [item.key, item.is === "flow" ? item.flow : item.is === "pending" ? item.pending : item.is === "queued" || item.is === "ended" ? item.run : null]);
+
+export const items = computed<readonly Item[]>(() => [...body.value, ...tail.value]);
+
+/** A list that stays the same one while its parts do. */
+function stable<T>(list: () => T[], parts: (item: T) => unknown[]): ReadonlySignal<readonly T[]> {
+  let last: readonly T[] = [];
+  const same = (a: T, b: T): boolean => {
+    const other = parts(b);
+    return parts(a).every((part, i) => part === other[i]);
+  };
+  return computed(() => {
+    const next = list();
+    if (next.length !== last.length || next.some((item, i) => !same(item, last[i]!))) last = next;
+    return last;
+  });
 }
 
 /** Its run stands in the queue behind another of this conversation. */
