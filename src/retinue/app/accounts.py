@@ -7,6 +7,7 @@ from retinue.app.looking import delivery_of, effects_of
 from retinue.app.sessions import LIVE
 from retinue.domain.approval import State
 from retinue.domain.level import Level
+from retinue.domain.question import Question
 from retinue.domain.run import Run, as_json_in_full, iso
 from retinue.errors import NotFound
 from retinue.ledger.sqlite import SqliteLedger
@@ -21,6 +22,9 @@ class Accounts(ABC):
     @abstractmethod
     async def sandbox(self, run: Run) -> Level | None: ...
 
+    @abstractmethod
+    async def questions(self, run: Run) -> list[Question]: ...
+
     async def run_json(self, run_id: str) -> dict[str, Any]:
         """What `runs show --json` prints of one, with the call that asked for it."""
 
@@ -31,7 +35,8 @@ class Accounts(ABC):
             return run, _account(run, tx, _pending(tx))
 
         run, facts = await self._ledger.look(step)
-        return facts | {"sandbox": await self.sandbox(run)}
+        questions = [each.as_json() for each in await self.questions(run)]
+        return facts | {"sandbox": await self.sandbox(run), "questions": questions}
 
     async def runs_json(
         self,

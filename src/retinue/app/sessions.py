@@ -19,6 +19,7 @@ from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.chance import Chance
+from retinue.domain.question import Question, asked
 from retinue.domain.redact import Redactor, Veil
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import RESERVED, Session, found_by, in_order
@@ -101,6 +102,7 @@ class Sessions:
             "draft": self.redact(await self.store.typed(session)),
             "announcements": await announced(session, await self.store.sessions(), self.ledger),
             "approvals": await self._asked_below(session),
+            "questions": [each.as_json() for run in live for each in await self.questions(run)],
             "preset": await self._preset_rules(session),
             "permissions": await self._permissions(session),
             "problems": [*survey.problems, *await self.store.problems(session)],
@@ -150,6 +152,20 @@ class Sessions:
     async def entries(self, ref: str) -> list[Entry]:
         entries, _ = await self.store.entries(await self.store.find(ref))
         return entries
+
+    async def questions(self, run: Run) -> list[Question]:
+        """What a run and those it asked for want to know of a person, the oldest first."""
+
+        def step(tx: Tx) -> list[Run]:
+            waiting = tx.runs(status=[Status.WAITING], root=run.root)
+            return [each for each in reversed(waiting) if each.waiting_for is Waiting.PERSON]
+
+        found: list[Question] = []
+        for each in await self.ledger.look(step):
+            if run.id in (each.id, each.root) and not each.aside:
+                question = asked(each, await self.entries(each.path))
+                found += [question] if question else []
+        return found
 
     async def portions(self, ref: str) -> AsyncGenerator[list[Entry]]:
         """The same, some entries at a time: for a conversation of any length."""

@@ -15,6 +15,7 @@ from retinue.engine.local import Orders
 from retinue.errors import BadConfig, NobodyHere, RetinueError, Usage
 from retinue.ports import Driver, Ports, Tool
 from retinue.runtime import control
+from retinue.runtime.approve import Later
 from retinue.runtime.interrupt import heed
 from retinue.runtime.recover import release
 from retinue.runtime.room import freed
@@ -166,6 +167,11 @@ def check_model(model: Model, config: Config) -> None:
     provider = config.providers.openai if model.driver == "openai" else config.providers.anthropic
     if not provider.key and provider.is_default and not own_server(model):
         raise BadConfig(f"{model.full} needs a key: set {model.driver.upper()}_API_KEY")
+
+
+async def later(question: str, _options: Sequence[str]) -> str:
+    """Of a process that stays: an agent's question waits until a person answers it from elsewhere."""
+    raise Later(f"nobody is here to answer {question!r} now")
 
 
 async def nobody(question: str, _options: Sequence[str]) -> str:

@@ -29,7 +29,7 @@ from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Asks
 from retinue.domain.transcript import Called
-from retinue.errors import OutOfScope, Refused, RetinueError
+from retinue.errors import NobodyHere, OutOfScope, Refused, RetinueError
 from retinue.ports import Files, Ports, Tool, Tx
 from retinue.runtime.telling import told
 
@@ -41,6 +41,15 @@ MOST_WORDS = 256
 
 class Parked(Exception):
     """Nothing went wrong: a call waits for a person, and the run goes on when there is an answer."""
+
+    def __init__(self, question: str = "") -> None:
+        super().__init__(question)
+        self.question = question
+        """What the person is asked, where words are the answer."""
+
+
+class Later(NobodyHere):
+    """Nobody is here now, and a person can answer later: a question may wait for that."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -20,6 +20,7 @@ class Calling:
         self._patience = patience
         self.parked = False
         """A call waits for a person or for a child: it stands open, and is made again."""
+        self._question = ""
 
     async def made(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
         """Parked: not all of them are answered, and they will be made again."""
@@ -35,7 +36,7 @@ class Calling:
             note = f"This call did not run: {most} calls in one turn is the limit."
             await desk.add(talk, *(desk.returned(called, note) for called in rest))
         if self.parked:
-            raise Parked
+            raise Parked(self._question)
         self._patience.spent()
 
     async def alone(
@@ -46,7 +47,7 @@ class Calling:
         self._desk.tell("run.state", phase="tool", calls=1, total=self._desk.run.tool_calls)
         returned = await self._one(called, talk, plan, ports=ports, then=then)
         if returned is None:
-            raise Parked
+            raise Parked(self._question)
         self._patience.spent()
         return returned
 
@@ -77,8 +78,9 @@ class Calling:
             caller = Caller(run=desk.run, session=talk.session, scope=plan.scope)
             try:
                 returned = await guard.call(called, caller, ports)
-            except Parked:
+            except Parked as stands:
                 self.parked = True
+                self._question = self._question or stands.question
                 return None
         if not returned.ok and not _runnable(called, ports):
             self._patience.with_impossible()

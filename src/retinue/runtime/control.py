@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 
 from retinue.domain.approval import Answer, Approval, State
+from retinue.domain.question import asked
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
@@ -209,8 +210,8 @@ async def answered(
     entry: str = "",
 ) -> Run | None:
     """A person's words to the run of a conversation that waits for them: the same run goes on, here or where `owner`
-    works. They stand in the file first, under the id `entry` where one is given; without a text they are what is typed
-    there. None: no run waits for words."""
+    works. They stand in the file first: as the result of the call that asks for them, else as a message, under the id
+    `entry` where one is given; without a text they are what is typed there. None: no run waits for words."""
     waiting = await ports.ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
     parked = next((run for run in reversed(waiting) if run.waiting_for is Waiting.PERSON), None)
     if parked is None:
@@ -240,9 +241,11 @@ async def _told(parked: Run, session: Session, text: str | None, ports: Ports, *
         since = next((entry.at for entry in reversed(talk.entries) if entry.run == parked.id), "")
         if text is not None:
             desk = Desk(parked, ports)
-            said = desk.heard(ports.redact(text))
-            await desk.add(talk, replace(said, id=entry or said.id))
-        elif not talk.typed().strip():
+            words, question = ports.redact(text), asked(parked, talk.entries)
+            said = desk.heard(words)
+            message = replace(said, id=entry or said.id)
+            await desk.add(talk, message if question is None else desk.replied(question, words))
+        elif not talk.typed().strip() or not parked.aside:
             raise Usage(
                 f"run {parked.id} waits for a person: say how to go on, or type it at the end of {parked.path}"
             )
@@ -256,8 +259,8 @@ async def desert(ended: Run, ports: Ports) -> None:
     """Whoever ended without its answer leaves nobody at work for it: those its calls waited for are stopped."""
     if ended.status is Status.DONE:
         return
-    asked = await ports.ledger.look(lambda tx: tx.runs(parent_run=ended.id, awaited=True, status=LIVE))
-    for child in asked:
+    deserted = await ports.ledger.look(lambda tx: tx.runs(parent_run=ended.id, awaited=True, status=LIVE))
+    for child in deserted:
         await cancel(child.id, ports, alive=ports.alive, reason=Reason.DESERTED)
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, replace
 
+from retinue.domain.question import Question, chosen
 from retinue.domain.run import Run, iso_seconds
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
 from retinue.ports import Conversation, Ports
@@ -39,6 +40,11 @@ class Desk:
         """What a person says to the run on its way."""
         at = self.at()
         return Said(id=self.ports.chance.entry_id(), by="user", text=words, at=at, run=self.run.id)
+
+    def replied(self, question: Question, words: str) -> Returned:
+        """A person's answer is what the call came to."""
+        text = chosen(words, question.options)
+        return Returned(of=question.call.id, text=text, at=self.at(), run=self.run.id)
 
     def returned(self, called: Called, text: str) -> Returned:
         """The answer to a call that was not made, or came to nothing."""

@@ -11,8 +11,8 @@ from retinue.runtime.announce import LIVE
 from retinue.runtime.telling import told
 
 
-async def parked(run: Run, ports: Ports) -> bool:
-    """Whether it waits inside its calls: an answer that came meanwhile is seen in this very step, so none is missed, and
+async def parked(run: Run, ports: Ports, question: str = "") -> bool:
+    """Whether it waits inside its calls, perhaps for the answer to a question: an answer that came meanwhile is seen in this very step, so none is missed, and
     so is another process's wish that it stop: nobody would heed that while it waits."""
 
     def step(tx: Tx) -> bool:
@@ -21,20 +21,23 @@ async def parked(run: Run, ports: Ports) -> bool:
             return True
         if now.reason in STOPPING:
             raise Cancelled("cancelled")
-        waiting = _awaited(counted(now, run), tx)
+        waiting = _awaited(counted(now, run), tx, asks=bool(question))
         if waiting is None:
             return False
         tx.set_run(waiting)
-        tx.emit(told("run.state", waiting, ports, phase=str(waiting.waiting_for)))
+        words = {"question": question} if waiting.waiting_for is Waiting.PERSON else {}
+        tx.emit(told("run.state", waiting, ports, phase=str(waiting.waiting_for), **words))
         return True
 
     return await ports.ledger.do(step)
 
 
-def _awaited(run: Run, tx: Tx) -> Run | None:
+def _awaited(run: Run, tx: Tx, *, asks: bool) -> Run | None:
     """A person first: nobody else's answer can stand for theirs."""
     if tx.approvals(run=run.id, state=[State.PENDING]):
         return run.waits(Waiting.APPROVAL)
+    if asks:
+        return run.waits(Waiting.PERSON)
     asked = tx.runs(parent_run=run.id, awaited=True, status=LIVE)
     if not asked:
         return None

@@ -57,8 +57,8 @@ async def _worked(run_id: str, ports: Ports, interruptions: Interruptions) -> bo
     try:
         with interruptions.reaching(run_id, this.interrupted):
             outcome = await this.done()
-    except Parked:
-        return await parked(this.run, this.ports) or None
+    except Parked as stands:
+        return await parked(this.run, this.ports, stands.question) or None
     except asyncio.CancelledError:
         await keep_counts(this.run, ports)
         raise

@@ -5,6 +5,7 @@ from typing import Annotated
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
 from retinue.ports import Call
+from retinue.runtime.approve import Later, Parked
 from retinue.tools.define import tool
 
 
@@ -20,4 +21,7 @@ async def ask_user(
     and must not decide alone."""
     if not question.strip():
         raise Failed("the question is empty")
-    return await call.ask(question, options or [])
+    try:
+        return await call.ask(question, options or [])
+    except Later as nobody:
+        raise Parked(question) from nobody

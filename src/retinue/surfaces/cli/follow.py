@@ -81,6 +81,8 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
     for each in tree:
         if each.waiting_for is Waiting.PERSON:
             terminal.note(spoken_to(each), colour="33")
+    for asked in await app.questions(run):
+        terminal.note(f"{asked.agent} asks: {asked.told()}", colour="33")
     if run.status is not Status.DONE:
         terminal.note(ending(run, tree), colour="31")
     if not terminal.json:

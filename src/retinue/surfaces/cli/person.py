@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.domain.approval import Answer, Approval
+from retinue.domain.question import Question, chosen
 from retinue.errors import Cancelled, NobodyHere
 from retinue.surfaces.cli.card import card, choices
 from retinue.surfaces.cli.terminal import Terminal
@@ -47,10 +48,21 @@ class Person:
 
     async def ask(self, question: str, options: Sequence[str] = ()) -> str:
         async with self.turn:
-            self.terminal.note(f"? {question}", colour="1")
-            for number, option in enumerate(options, 1):
-                self.terminal.note(f"  {number}. {option}", colour="0")
+            self._put(question, options)
             return chosen(await _line(), options)
+
+    async def reply(self, question: Question, elsewhere: asyncio.Event) -> str | None:
+        """The person's words to a question; None when it is settled elsewhere, nothing when they leave it open."""
+        async with self.turn:
+            self._put(f"{question.agent}: {question.text}", question.options)
+            while not elsewhere.is_set():
+                try:
+                    line = await _first(_line(), elsewhere)
+                except NobodyHere:
+                    return ""
+                if line is None or line:
+                    return line
+            return None
 
     async def decide(self, approval: Approval, elsewhere: asyncio.Event) -> Answer | None:
         """The person's word on an approval, typed after they could see it; None when it is settled elsewhere. Leaving
@@ -60,7 +72,10 @@ class Person:
             self._show(card(approval))
             self.terminal.note(f"? {choices(approval)}", colour="1")
             while not elsewhere.is_set():
-                line = await _first(_line(), elsewhere)
+                try:
+                    line = await _first(_line(), elsewhere)
+                except NobodyHere:
+                    return Answer.DENY
                 if line is None:
                     break
                 if (said := answers(approval).get(line.lower())) is not None:
@@ -68,6 +83,11 @@ class Person:
                 self._show(card(approval, whole=True) if line.lower() in SHOW else [])
                 self.terminal.note(f"? {choices(approval)}", colour="1")
             return None
+
+    def _put(self, question: str, options: Sequence[str]) -> None:
+        self.terminal.note(f"? {question}", colour="1")
+        for number, option in enumerate(options, 1):
+            self.terminal.note(f"  {number}. {option}", colour="0")
 
     def _show(self, lines: Sequence[str]) -> None:
         for line in lines:
@@ -77,13 +97,6 @@ class Person:
 def answers(approval: Approval) -> dict[str, Answer]:
     """What may be typed below a card, and what it says."""
     return _ANSWERS | (_MORE if approval.touch == "more" else {})
-
-
-def chosen(answer: str, options: Sequence[str]) -> str:
-    """A number picks its option; any other words stand for themselves."""
-    if answer.isdecimal() and 0 < int(answer) <= len(options):
-        return options[int(answer) - 1]
-    return answer
 
 
 @contextmanager
@@ -105,7 +118,7 @@ def interrupts() -> Generator[asyncio.Event]:
 
 
 async def _first(line: Coroutine[Any, Any, str], elsewhere: asyncio.Event) -> str | None:
-    """What is typed, unless something else comes first; the end of the input is a no."""
+    """What is typed, unless something else comes first."""
     typing = asyncio.ensure_future(line)
     other = asyncio.ensure_future(elsewhere.wait())
     try:
@@ -113,8 +126,6 @@ async def _first(line: Coroutine[Any, Any, str], elsewhere: asyncio.Event) -> st
         if not typing.done():
             return None
         return typing.result()
-    except NobodyHere:
-        return "no"
     finally:
         typing.cancel()
         other.cancel()

@@ -86,6 +86,8 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
     relatives = await family(app, [found])
     for line in in_words(found, relatives, await app.awaited(found)):
         terminal.line(line)
+    for asked in await app.questions(found):
+        terminal.line(f"{asked.agent} asks: {asked.told()}")
     if held is not None:
         terminal.line(f"Its commands were held at {held} or tighter.")
     if effects:

@@ -11,6 +11,7 @@ import click
 
 from retinue import app as application
 from retinue import remote
+from retinue.app.wiring import later
 from retinue.config import load
 from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.command import plainly
@@ -67,7 +68,7 @@ async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
         terminal.facts({each: facts[each] for each in ("pid", "owner", "version")} | link)
         return 0
     daemon = click.get_current_context().meta[DAEMON]()
-    async with application.open(home=home) as app:
+    async with application.open(home=home, ask=later) as app:
         await daemon(
             app,
             tell=terminal.note,

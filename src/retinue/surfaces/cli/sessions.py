@@ -176,7 +176,7 @@ async def _shown(app: Sessions, terminal: Terminal, ref: str) -> None:
     if terminal.json:
         terminal.value(facts)
         return
-    asked, announced = facts.pop("approvals"), facts.pop("announcements")
+    asked, announced, questions = (facts.pop(each) for each in ("approvals", "announcements", "questions"))
     terminal.facts(facts)
     for each in announced:
         child = each["metadata"]
@@ -186,6 +186,8 @@ async def _shown(app: Sessions, terminal: Terminal, ref: str) -> None:
         terminal.line(f"\n{each['slug']} waits for a person: {each['tool']}{what}")
         answer = f"retinue approvals answer {each['id']} allow"
         terminal.line(f"  retinue approvals show {each['id']}, then {answer} (or deny)")
+    for each in questions:
+        terminal.line(f"\n{each['agent']} asks: {one_line(each['question'], 400)}")
 
 
 def _edited(editor: str, path: str) -> int:

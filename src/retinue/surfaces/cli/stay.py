@@ -2,14 +2,15 @@
 worked them."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 
 from retinue.app import App
 from retinue.app.sessions import LIVE
 from retinue.domain.approval import Approval, State
+from retinue.domain.question import Question
 from retinue.domain.run import Run, Status
-from retinue.errors import Refused, RetinueError
+from retinue.errors import Held, Refused, RetinueError
 from retinue.surfaces.cli.person import Person
 
 LOOK_SECONDS = 0.25
@@ -78,12 +79,15 @@ async def _through(app: App, run_id: str, person: Person | None) -> Run:
     """Stays with a run past every question that the person here answers."""
     while True:
         run = await app.wait(run_id)
-        waiting = await app.asked_in(run) if run.status is Status.WAITING else []
-        if waiting and person is not None and person.answerer() is not None:
-            for approval in waiting:
-                await answered(app, approval, person)
-        else:
+        if run.status is not Status.WAITING or person is None or person.answerer() is None:
             return run
+        approvals = await app.asked_in(run)
+        for approval in approvals:
+            await answered(app, approval, person)
+        questions = [] if approvals else await app.questions(run)
+        if not approvals and not (questions and await replied(app, questions[0], person)):
+            return run
+        await app.follow([run])
 
 
 def _with_descendants(runs: Sequence[Run], ids: set[str]) -> set[str]:
@@ -98,7 +102,11 @@ async def answered(app: App, approval: Approval, person: Person) -> None:
     """Puts the card to the person; somebody elsewhere may be faster, or the run be cancelled: then that counts."""
     elsewhere = asyncio.Event()
     async with asyncio.TaskGroup() as group:
-        watcher = group.create_task(_settled(app, approval, elsewhere))
+
+        async def waits() -> bool:
+            return (await app.approval(approval.id)).state is State.PENDING
+
+        watcher = group.create_task(_settled(waits, elsewhere))
         said = await person.decide(approval, elsewhere)
         watcher.cancel()
     if said is None:
@@ -109,12 +117,34 @@ async def answered(app: App, approval: Approval, person: Person) -> None:
         await app.answer(approval.id, said)
 
 
-async def _settled(app: App, approval: Approval, elsewhere: asyncio.Event) -> None:
+async def replied(app: App, question: Question, person: Person) -> bool:
+    """Puts a question to the person, and their words to the run that asks; somebody elsewhere may be faster. False:
+    they leave it open."""
+    elsewhere = asyncio.Event()
+
+    async def waits() -> bool:
+        return any(
+            each.call == question.call for each in await app.questions(await app.find_run(question.run))
+        )
+
+    async with asyncio.TaskGroup() as group:
+        watcher = group.create_task(_settled(waits, elsewhere))
+        said = await person.reply(question, elsewhere)
+        watcher.cancel()
+    if said is None:
+        person.terminal.note("answered elsewhere, or the run was stopped")
+    elif said:
+        with suppress(Refused, Held):
+            await app.answered(await app.session(question.session), said)
+    return said != ""
+
+
+async def _settled(waits: Callable[[], Awaitable[bool]], elsewhere: asyncio.Event) -> None:
     """Looks until a question waits no more: it may be another process that answers it."""
     while not elsewhere.is_set():
         await asyncio.sleep(LOOK_SECONDS)
         with suppress(RetinueError):
-            if (await app.approval(approval.id)).state is not State.PENDING:
+            if not await waits():
                 elsewhere.set()
 
 

@@ -163,6 +163,18 @@ class ApprovalAsked(ApprovalRow):
     slug: Annotated[str, Meta(description="Of the session that asks.")]
 
 
+class QuestionAsked(Shape):
+    """What an agent wants to know of a person: the next message to its session answers it."""
+
+    question: str
+    options: Annotated[
+        list[str], Meta(description="Answers to choose from, also by number; any other may be given.")
+    ]
+    agent: str
+    run_id: str
+    call: Annotated[str, Meta(description="The entry of the call that asks.")]
+
+
 class SessionShown(SessionRow):
     """As `sessions show --json`."""
 
@@ -170,6 +182,7 @@ class SessionShown(SessionRow):
     draft: Annotated[str, Meta(description="What is typed below the file's open user line.")]
     announcements: list[Announced]
     approvals: list[ApprovalAsked]
+    questions: list[QuestionAsked]
     preset: Literal["live", "edited", "own", "unreadable"]
     permissions: Facts | None
     problems: list[str]
@@ -336,6 +349,9 @@ class RunRow(Shape):
 class RunShown(RunRow):
     sandbox: Annotated[
         str | None, Meta(description="How tightly its commands were held at the least; null: it ran none.")
+    ]
+    questions: Annotated[
+        list[QuestionAsked], Meta(description="What it, and those it asked, want to know of a person.")
     ]
 
 
