@@ -327,6 +327,12 @@ async def house(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> A
 Alone = Callable[[], AbstractAsyncContextManager[House]]
 
 
+@pytest.fixture(scope="module")
+def furnished(browser: Browser, tmp_path_factory: pytest.TempPathFactory) -> Alone:
+    """A house for a file of tests that wants its own settings."""
+    return lambda: house_at(tmp_path_factory.mktemp("house"), browser)
+
+
 @pytest.fixture
 def alone(browser: Browser, tmp_path: Path) -> Alone:
     """A house of this test only: furnish it, start it, kill it."""
