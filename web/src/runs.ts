@@ -204,9 +204,16 @@ export function hear(event: Told): void {
 
 const wanted = new Set<string>();
 
-/** What is known of a run only by its row: what it is about, and what it cost. */
+const FEW = 8;
+
+/** What is known of a run only by its row: what it is about, and what it cost. Many are found among the newest. */
 const readWanted = single(async () => {
-  const ids = [...wanted].slice(0, 8);
+  if (wanted.size > FEW) {
+    const newest = await api.runs({ limit: 2 * wanted.size });
+    for (const row of newest) wanted.delete(row.run_id);
+    put(newest);
+  }
+  const ids = [...wanted].slice(0, FEW);
   for (const id of ids) wanted.delete(id);
   const rows = await Promise.all(ids.map((id) => api.run(id).catch(() => null)));
   put(rows.filter((row) => row !== null));

@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useEffect, useRef } from "preact/hooks";
-import { home, switchTo } from "../deeds.ts";
+import { create, switchTo } from "../deeds.ts";
 import { hue } from "../hue.ts";
 import { agents, current, sessions } from "../store.ts";
 import { capital, counted } from "../words.ts";
@@ -57,7 +57,7 @@ function Other({ name, description, here, close }: { name: string; description: 
         <AgentMark agent={name} /><b>{capital(name)}</b><span class="quiet">{count ? counted(count, "session") : "new"}</span>
         {here && <Icon name="check" size={14} />}
       </button>
-      <button type="button" class="icon-button" aria-label={`New session with ${name}`} title={`New session with ${name}`} data-test="agent-new" data-agent={name} onClick={() => { close(); home(name); }}><Icon name="plus" size={14} /></button>
+      <button type="button" class="icon-button" aria-label={`New session with ${name}`} title={`New session with ${name}`} data-test="agent-new" data-agent={name} onClick={() => { close(); void create(name); }}><Icon name="plus" size={14} /></button>
     </div>
   );
 }
