@@ -85,8 +85,9 @@ function Exactly({ asked }: { asked: Approval }): JSX.Element | null {
   const now = values.get("new");
   const edits = asked.tool === "edit" && typeof old === "string" && typeof now === "string";
   const rest = found.filter(([name, value]) => asText(value) !== asked.resource && !(edits && (name === "old" || name === "new")) && !(asked.touch === "more" && (name === "tool" || name === "reason")));
+  if (!rest.length && !edits && !asked.files.length) return null;
   return (
-    <div class="exactly" data-test="approval-args">
+    <div class="exactly" data-test="approval-args" role="group" aria-label="Exact arguments" tabIndex={0}>
       {rest.length > 0 && <Pairs found={rest} />}
       {edits && <Diff lines={compared(old, now)} />}
       {asked.files.length > 0 && (
