@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,7 +17,7 @@ from retinue.app import App
 from retinue.domain.event import Event
 from retinue.domain.transcript import name_of
 from retinue.ledger.sqlite import SqliteLedger
-from retinue.surfaces.web.hub import Hub, encoded
+from retinue.surfaces.web.hub import Hub, encoded, joined
 from retinue.surfaces.web.stream import MOST, NONE, Stream, Wanted
 from retinue.testing.model_server import ModelServer
 from retinue.testing.replies import calls, drop_after, reply
@@ -359,6 +358,39 @@ async def test_what_a_run_saves_itself_is_no_edit_by_hand(isolated_env: dict[str
         assert [each["kind"] for each in ear.heard].count("session.changed") == 1
 
 
+def test_words_of_one_run_that_come_together_are_told_in_one_piece_and_nothing_else_is():
+    def event(run: str, kind: Any, text: str = "", seq: int = 0) -> Event:
+        data = {"text": text} if text else {}
+        return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, n=0 if seq else 1, data=data)
+
+    told = joined(
+        [
+            event("A", "thinking.delta", "Hm"),
+            event("A", "thinking.delta", "m."),
+            event("A", "text.delta", "One "),
+            event("B", "text.delta", "uno "),
+            event("A", "text.delta", "two "),
+            event("B", "run.state"),
+            event("B", "text.delta", "due"),
+            event("A", "text.discarded"),
+            event("A", "text.delta", "three"),
+            event("A", "run.ended", seq=7),
+            event("A", "text.delta", "four"),
+        ]
+    )
+    assert [(each.run, each.kind, each.data.get("text", "")) for each in told] == [
+        ("A", "thinking.delta", "Hmm."),
+        ("A", "text.delta", "One two "),
+        ("B", "text.delta", "uno "),
+        ("B", "run.state", ""),
+        ("B", "text.delta", "due"),
+        ("A", "text.discarded", ""),
+        ("A", "text.delta", "three"),
+        ("A", "run.ended", ""),
+        ("A", "text.delta", "four"),
+    ]
+
+
 @given(
     data=st.dictionaries(
         st.text(), st.text(st.characters(exclude_categories=())) | st.integers() | st.none()
@@ -378,6 +410,5 @@ def test_an_event_is_one_block_whatever_it_holds(data: dict[str, Any], seq: int,
     assert {name: told[name] for name in own} == own
 
 
-@pytest.mark.parametrize("most", [MOST])
-def test_a_client_may_be_this_far_behind(most: int):
-    assert most == 1024
+def test_a_client_may_be_this_far_behind():
+    assert MOST == 1024

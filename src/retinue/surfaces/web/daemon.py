@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from retinue import remote
 from retinue.app import App
-from retinue.errors import Refused
+from retinue.errors import Refused, RetinueError
 from retinue.surfaces.web.asgi import application
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.hub import Hub
@@ -45,6 +45,8 @@ class Daemon:
         self._stop = asyncio.Event()
         self._poked = asyncio.Event()
         self._home = app.config.home
+        self._said = ""
+        """What is wrong at the moment."""
 
     async def serve(self, *, host: str, port: int | None, until_idle: bool, link: bool) -> None:
         lock = self._alone()
@@ -92,15 +94,29 @@ class Daemon:
         idle_since = asyncio.get_running_loop().time()
         while not self._stop.is_set():
             self._poked.clear()
-            await self._app.resume()
-            await self._app.take_up()
+            moving = await self._moved()
             now = asyncio.get_running_loop().time()
-            if not until_idle or hub.listened or await self._app.moving():
+            if not until_idle or hub.listened or moving:
                 idle_since = now
             elif now - idle_since >= IDLE_SECONDS:
                 return
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._poked.wait(), LOOK_SECONDS)
+
+    async def _moved(self) -> bool:
+        """Takes up what there is, and says whether anything goes on. A full disk or a ledger that others hold ends
+        nothing: it is said once, and tried again."""
+        try:
+            await self._app.resume()
+            await self._app.take_up()
+            moving = await self._app.moving()
+        except RetinueError as error:
+            if str(error) != self._said:
+                self._said = str(error)
+                self._tell(self._said)
+            return True
+        self._said = ""
+        return moving
 
     def _alone(self) -> int:
         """One daemon for a home; the kernel frees the place of a dead one."""

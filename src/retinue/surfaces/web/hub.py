@@ -117,6 +117,7 @@ class Hub:
         """The next of what a stream wants that stood in the ledger before it was there; nothing: that was all. Where
         it is comes with it, so that who is cut off in between goes on from there."""
         while stream.after < stream.until:
+            await asyncio.sleep(0)  # a look at the ledger does not leave the loop, and others wait for it
             limit = min(PAGE, stream.until - stream.after)
             events = await self._app.events(after=stream.after, limit=limit)
             if not events:
@@ -126,7 +127,6 @@ class Hub:
             wanted = [each for each in events if stream.wanted.takes(each, await self._lineage.of(each))]
             if raw := b"".join(encoded(each) for each in wanted if each.seq <= stream.until):
                 return raw
-            await asyncio.sleep(0)
         return b""
 
     async def feed(self) -> None:
