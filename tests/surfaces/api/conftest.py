@@ -103,12 +103,12 @@ class Api:
 
     async def until(self, path: str, true: Callable[[Any], Any]) -> Any:
         """What is answered as soon as it is as it should be."""
-        async with asyncio.timeout(PATIENCE):
-            while True:
-                now = (await self.get(path)).json
-                if true(now):
-                    return now
-                await asyncio.sleep(0.02)
+        loop = asyncio.get_running_loop()
+        until = loop.time() + PATIENCE
+        while not true(now := (await self.get(path)).json):
+            assert loop.time() < until, f"{path} stays {now}"
+            await asyncio.sleep(0.02)
+        return now
 
     async def ended(self, run: str) -> Any:
         return await self.until(

@@ -1,0 +1,245 @@
+"""Runs, the inbox, approvals, agents and the daemon itself over HTTP."""
+
+import asyncio
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from retinue.domain.run import Ask, Run, Status
+from retinue.ports import Tx
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
+
+AUTO = 'approvals = "auto"\n'
+WORKER = "---\ndescription: Works.\n---\nYou are a worker.\n"
+HAND_ON = ("PersistentAgent", {"preset": "worker", "description": "find it", "prompt": "Find x."})
+SHOWN = {
+    "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "error",
+    "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "requester", "parent",
+    "depth", "label", "task", "model", "thinking", "source", "deadline_at", "delivery", "attempts", "workspace",
+    "scope_hash", "effects", "call",
+}  # fmt: skip
+"""What other programs rely on."""
+
+
+def handed_on(rows: list[dict[str, Any]]) -> bool:
+    """The worker is at it, and whoever asked it waits."""
+    return len(rows) == 2 and rows[1]["waiting_for"] == "child"
+
+
+def some(rows: list[dict[str, Any]]) -> bool:
+    return bool(rows)
+
+
+def delivered(rows: list[dict[str, Any]]) -> bool:
+    return bool(rows) and rows[0]["delivery"] == "delivered"
+
+
+class Stage:
+    """The main agent plays its replies in order; its workers wait until they are let."""
+
+    def __init__(self, *main: Answer, worker: str = "Found.") -> None:
+        self.main = main
+        self.worker = worker
+        self.open = asyncio.Event()
+        self.at_work = asyncio.Event()
+
+    async def __call__(self, asked: Captured) -> Answer:
+        if "You are a worker." in asked.messages[0]["content"]:
+            self.at_work.set()
+            await self.open.wait()
+            return reply(self.worker)
+        return self.main[min(asked.turns, len(self.main) - 1)]
+
+
+async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: Any):
+    stage = Stage(calls(HAND_ON), reply("It is x."))
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
+        made, other = await it.session(), await it.session()
+        stage.open.set()
+        await it.say(other["slug"], "Before")
+        stage.open.clear()
+        stage.at_work.clear()
+        top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
+        await stage.at_work.wait()
+        child = (await it.until("/api/runs?live=true", handed_on))[0]
+        assert child.keys() >= SHOWN
+        called = (await it.get(f"/api/sessions/{made['slug']}/entries")).json[2]
+        assert (child["parent"], child["root"], child["call"]) == (top, top, called["id"])
+        row = next(each for each in (await it.get("/api/sessions")).json if each["slug"] == made["slug"])
+        assert (row["status"], row["waiting_for"], row["run"]) == ("waiting", "child", top)
+        everything = (await it.get("/api/runs")).json
+        assert len(everything) == 4
+        assert [each["created_at"] for each in everything] == sorted(
+            (each["created_at"] for each in everything), reverse=True
+        )
+        for query, wanted in (
+            ({"session": made["slug"]}, [top]),
+            ({"root": child["run_id"]}, [child["run_id"], top]),
+            ({"live": True, "session": other["slug"]}, []),
+            ({"limit": 1}, [child["run_id"]]),
+        ):
+            assert [each["run_id"] for each in (await it.get("/api/runs", **query)).json] == wanted
+        assert (await it.get("/api/runs", session="nobody")).status == 404
+        assert (await it.get("/api/runs", root="nobody")).status == 404
+        stage.open.set()
+        ended = await it.ended(top)
+        assert (ended["status"], ended["children"], ended["sandbox"]) == ("done", [child["run_id"]], None)
+        assert (await it.get(f"/api/runs/{top[:24]}")).json == ended
+        assert (await it.get("/api/runs/nothing")).status == 404
+
+
+async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: Any):
+    stage = Stage(calls(HAND_ON), reply("It is x."))
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
+        made = await it.session()
+        waiting = asyncio.create_task(it.say(made["slug"], "Go"))
+        await stage.at_work.wait()
+        top = (await it.until("/api/runs", handed_on))[1]["run_id"]
+        stopped = await it.post(f"/api/runs/{top}/cancel")
+        assert (stopped.status, stopped.json["status"], stopped.json["reason"]) == (
+            200,
+            "cancelled",
+            "user_cancel",
+        )
+        assert {each["status"] for each in (await it.get("/api/runs")).json} == {"cancelled"}
+        said = await waiting
+        assert (said.status, said.code) == (409, "agent_message_failed")
+        assert (await it.post(f"/api/runs/{top}/cancel")).json == stopped.json
+        for deed in ("detach", "resume"):
+            assert (await it.post(f"/api/runs/{top}/{deed}")).status == 409
+        assert (await it.post("/api/runs/nothing/cancel")).status == 404
+
+
+async def test_a_run_is_interrupted_and_sums_up(api: Any):
+    summary = reply("So far: nothing.")
+    stage = Stage(calls(HAND_ON), summary, worker="I had begun.")
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
+        made = await it.session()
+        top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
+        await stage.at_work.wait()
+        stage.open.set()
+        assert (await it.post(f"/api/runs/{top}/interrupt")).status == 200
+        ended = await it.ended(top)
+        assert ended["status"] in ("cancelled", "done")
+
+
+async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_result_into_the_inbox(api: Any):
+    stage = Stage(calls(HAND_ON), reply("Going on."), reply("Heard."))
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
+        made = await it.session()
+        top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
+        await stage.at_work.wait()
+        child = (await it.until("/api/runs", handed_on))[0]
+        row = (await it.get("/api/inbox")).json[0]
+        assert (row["runId"], row["status"], row["for"]) == (child["run_id"], "running", made["slug"])
+        assert (await it.post(f"/api/runs/{child['run_id']}/detach")).status == 200
+        await it.until(f"/api/runs/{top}", lambda run: run["text"] == "Going on.")
+        stage.open.set()
+        await it.ended(top)
+        await it.ended(child["run_id"])
+        heard = await it.until("/api/inbox", delivered)
+        assert (heard[0]["status"], heard[0]["summary"]) == ("complete", "Found.")
+        assert (await it.get("/api/inbox", session=made["slug"])).json == heard
+        assert (await it.get("/api/inbox", session="nobody")).status == 404
+        passed = await it.post(f"/api/inbox/{child['run_id']}/promote")
+        again = await it.post(f"/api/inbox/{child['run_id']}/promote")
+        assert (passed.json["already"], again.json["already"]) == (False, True)
+        assert (await it.get("/api/health")).json["counts"]["inbox"] == 0
+        assert (await it.post("/api/inbox/drain")).json == []
+        assert (await it.post("/api/inbox/drain", {"session": made["slug"]})).json == []
+        assert (await it.post("/api/inbox/nothing/promote")).status == 404
+
+
+async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: Any):
+    writes = calls(("write", {"path": "a.txt", "content": "x"}))
+    async with api([writes, reply("Written.")]) as it:
+        made = await it.session()
+        waiting = asyncio.create_task(it.say(made["slug"], "Write"))
+        asked = (await it.until("/api/approvals", some))[0]
+        assert (asked["tool"], asked["touch"], asked["state"]) == ("write", "write", "pending")
+        assert (await it.get(f"/api/approvals/{asked['id'][:20]}")).json == asked
+        shown = (await it.get(f"/api/sessions/{made['slug']}")).json
+        assert (shown["status"], shown["waiting_for"], shown["approvals"][0]["id"]) == (
+            "waiting",
+            "approval",
+            asked["id"],
+        )
+        run = (await it.get("/api/runs", live=True)).json[0]
+        assert run["approvals"] == [asked["id"]]
+        assert (await it.get("/api/health")).json["counts"]["approvals"] == 1
+        behind = await it.say(made["slug"], "More")
+        assert (behind.status, asked["id"] in behind.message) == (409, True)
+        path = f"/api/approvals/{asked['id']}"
+        assert (await it.post(path, {"answer": "maybe"})).status == 400
+        assert (await it.post(path, {"answer": "add"})).status == 403
+        answers = await asyncio.gather(*(it.post(path, {"answer": each}) for each in ("allow", "deny") * 3))
+        assert sorted(each.status for each in answers) == [200] + [409] * 5
+        assert (await it.get("/api/approvals")).json == []
+        assert (await it.get("/api/approvals", all=True)).json[0]["id"] == asked["id"]
+        said = (await waiting).json
+        won = next(each.json for each in answers if each.status == 200)
+        assert (said["response"], Path(it.work / "a.txt").exists()) == ("Written.", won["answer"] == "allow")
+        assert (await it.post("/api/approvals/nothing", {"answer": "allow"})).status == 404
+
+
+async def test_agents_are_listed_and_shown(api: Any):
+    hidden = "---\ndescription: Hides.\nui_visible: false\n---\nYou hide.\n"
+    slash = "---\ndescription: Works.\ntriggers: {slash: [/work]}\n---\nYou work.\n"
+    async with api(agents={"hidden": hidden, "worker": slash}) as it:
+        rows = {each["name"]: each for each in (await it.get("/api/agents")).json}
+        assert (rows["worker"]["triggers"]["slash"], rows["worker"]["visible"]) == (["/work"], True)
+        assert ("general" in rows, "hidden" in rows) == (True, False)
+        assert "hidden" in [each["name"] for each in (await it.get("/api/agents", all=True)).json]
+        shown = (await it.get("/api/agents/worker")).json
+        assert (shown["prompt"], "read" in shown["offered"]) == ("You work.", True)
+        for name in ("nobody", "Worker", "a.b"):
+            assert (await it.get(f"/api/agents/{name}")).status == 404
+        assert (await it.get("/api/agents", workspace="relative")).status == 400
+
+
+async def test_health_counts_what_is_there(api: Any):
+    stage = Stage(reply("ok"))
+    async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
+        first = (await it.get("/api/health")).json
+        assert (first["counts"]["sessions"], first["demonstration"], first["seq"]) == (0, False, 0)
+        worker = await it.session("worker")
+        await it.say(worker["slug"], "Go", mode="async")
+        await stage.at_work.wait()
+        now = (await it.get("/api/health")).json
+        assert (now["counts"]["sessions"], now["counts"]["running"]) == (1, 1)
+        assert (now["seq"] > 0, now["model"], now["url"].startswith("http://127.0.0.1:")) == (
+            True,
+            "openai:gpt-5-mini",
+            True,
+        )
+        stage.open.set()
+
+
+async def test_a_run_whose_process_died_is_resumed(api: Any):
+    async with api() as it:
+        made = await it.session()
+        session = await it.app.session(made["session_id"])
+        now = datetime.now(UTC)
+        left = Run(
+            id="01M0000000000000000000DEAD",
+            ask=Ask(key="dead", agent="general", task="Go on", session=session.id),
+            session_id=session.id,
+            slug=session.slug,
+            key=session.key,
+            agent="general",
+            path=made["path"],
+            root="01M0000000000000000000DEAD",
+            status=Status.WAITING,
+            owner="nobody",
+            created_at=now,
+        )
+
+        def step(tx: Tx) -> None:
+            tx.add_run(left)
+
+        await it.app.ledger.do(step)
+        resumed = await it.post(f"/api/runs/{left.id}/resume")
+        assert resumed.status == 200, resumed.raw
+        assert (await it.ended(left.id))["text"] == "ok"
+        assert await it.texts(made["slug"]) == ["Go on", "ok"]
