@@ -17,7 +17,7 @@ LONGEST = 104
 async def hello(home: Path) -> dict[str, Any] | None:
     """What the daemon of this home says of itself; None: there is none. A socket that nobody listens on is a dead
     daemon's."""
-    return await told(home, "GET", "/api/health")
+    return await told(home, "GET", "/api/hello")
 
 
 async def look(home: Path) -> None:

@@ -258,24 +258,32 @@ async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up
         assert kinds.count("interrupted") == 1
 
 
-async def test_one_that_has_spoken_and_waits_for_a_worker_ends_with_it(world: Any):
+async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_them_have(world: Any):
+    """What they came to is heard, and told once.
+    Shows: L020.
+    """
     gate = asyncio.Event()
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
     by_agent = {
-        "Go.": [calls(spawn), says("I sent someone."), says("I had sent someone."), says("never")],
-        "Look.": [calls(("ponder", "{}")), says("I was looking.")],
+        "Go.": [calls(spawn, spawn), says("I sent two."), says("I had sent them."), says("never")],
+        "Look.": [*[calls(("ponder", "{}"))] * 2, *[says("I was looking.")] * 2],
     }
     async with world.open(by_agent=by_agent, tools=[ponders(gate)]) as house:
         run = await house.ask("Go.")
         await waiting(house, run)
         await interrupt(run.id, house.ports)
-        await heard(house, *await runs(house))
+        await heard(house, *(await runs(house))[1:])
+        assert (await house.now(run)).status is Status.WAITING
         gate.set()
         while any(each.status.live for each in await runs(house)):
             await house.engine.change()
-        top, worker = await runs(house)
-        assert (top.status, top.reason, top.text) == (*ENDED, "I had sent someone.")
-        assert (worker.status, worker.reason, worker.text) == (*ENDED, "I was looking.")
+        top, *workers = await runs(house)
+        assert (top.status, top.reason, top.text) == (*ENDED, "I had sent them.")
+        assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
+        told = await house.ports.ledger.look(lambda tx: tx.deliveries(by=run.id))
+        assert [str(each.state) for each in told] == ["delivered", "delivered"]
+        last = "".join(entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
+        assert last.count("I was looking.") == 2
 
 
 async def test_one_that_waits_for_a_person_sums_up(world: Any):

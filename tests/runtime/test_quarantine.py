@@ -1,8 +1,13 @@
 """Suspects are tried one by one, and whoever ended the last round comes first in the next."""
 
-from retinue.domain.run import Run
+from typing import Any
+
+from retinue.domain.deed import Deed
+from retinue.domain.run import Ask, Run, Status
+from retinue.ports import Tx
 from retinue.runtime.quarantine import in_turn
-from retinue.testing.ledgers import a_run
+from retinue.runtime.recover import release
+from retinue.testing.ledgers import AT, a_run
 
 
 def tried(**attempts: int) -> list[Run]:
@@ -24,3 +29,33 @@ def test_whoever_was_last_when_the_process_died_is_first_and_alone_in_the_next_r
 
 def test_whoever_was_counted_most_is_never_tried_beside_the_others():
     assert names(in_turn(tried(a=3, b=4, c=3)))[0] == "b"
+
+
+async def left(house: Any, *, acting: str) -> dict[str, tuple[Status, int]]:
+    """What becomes of three runs of a dead process, in one of which a deed was under way."""
+
+    def died(tx: Tx) -> None:
+        for name in ("bomb", "talker", "thinker"):
+            ask = Ask(key=name, agent="main", task="x")
+            tx.add_run(a_run(name, ask=ask, status=Status.RUNNING, owner="dead", attempts=2))
+        if acting:
+            tx.set_deed(Deed(call="c", run=acting, tool="boom", digest="d", started_at=AT))
+
+    await house.ports.ledger.do(died)
+    await release(house.ports, lambda _: False)
+    found = await house.ports.ledger.look(lambda tx: tx.runs())
+    return {run.id: (run.status, run.attempts) for run in found}
+
+
+async def test_who_only_talked_is_not_counted_when_the_process_died_while_another_acted(world: Any):
+    """Shows: P22."""
+    async with world.open() as house:
+        now = await left(house, acting="bomb")
+    queued = Status.QUEUED
+    assert now == {"bomb": (queued, 2), "talker": (queued, 1), "thinker": (queued, 1)}
+
+
+async def test_where_nobody_acted_all_are_counted(world: Any):
+    async with world.open() as house:
+        now = await left(house, acting="")
+    assert {attempts for _, attempts in now.values()} == {2}

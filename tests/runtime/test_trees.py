@@ -3,11 +3,13 @@
 import asyncio
 import json
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from retinue.domain.announcement import harmless
 from retinue.domain.limits import Subagents
 from retinue.domain.run import Reason, Run, Status
+from retinue.domain.transcript import Notice
 from retinue.ports import Tool, Tx
 from retinue.runtime import recover
 from retinue.testing.played import calls, says
@@ -162,3 +164,40 @@ async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: Any):
         below = await house.ports.ledger.look(step)
         assert [each.agent for each in below] == ["helper"]
         assert replace(below[0], children=()).ask.parent_run == run.id
+
+
+async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_time(world: Any):
+    """Whoever works for it is heard before the model is asked again.
+    Shows: P14.
+    """
+    world.agent("main")
+    world.agent("helper")
+    begun = asyncio.Event()
+    by_agent = {"main": [calls(hands_on())], "helper": [calls(("ponder", "{}"))]}
+    async with world.open(by_agent=by_agent, tools=[gated(asyncio.Event(), begun)]) as house:
+        run = await house.ask("Go.", agent="main")
+        await begun.wait()
+
+        async def waits() -> bool:
+            return (await house.now(run)).status is Status.WAITING
+
+        await soon(waits)
+    path = Path(run.path)
+    whole = path.read_text()
+    path.write_text(whole[: whole.index("<!-- agent ")])
+    gate = asyncio.Event()
+    gate.set()
+    by_agent = {"main": [says("It says so.")], "helper": [says("It is so.")]}
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
+        (child,) = [each for each in await all_runs(house) if each.agent == "helper"]
+        await recover.resume(child.id, house.ports, left_by=child.owner)
+
+        async def over() -> bool:
+            return all(each.status.final for each in await all_runs(house))
+
+        await soon(over)
+        ended = await house.now(run)
+        assert (ended.status, ended.text) == (Status.DONE, "It says so.")
+        assert len(await all_runs(house)) == 2
+        notices = [entry.text for entry in house.heard(-1) if isinstance(entry, Notice)]
+        assert sum("It is so." in each for each in notices) == 1

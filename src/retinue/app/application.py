@@ -42,7 +42,7 @@ from retinue.ports import Ports, Tool
 from retinue.runtime import control
 from retinue.runtime.announce import clear_all
 from retinue.runtime.quarantine import take_up
-from retinue.runtime.recover import descendants, put_back, resume
+from retinue.runtime.recover import descendants, put_back, release, resume
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
@@ -188,6 +188,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         """Interrupted runs go on from their files, and so do those whose question nobody answered in time."""
         await control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
         await clear_all(self._ports)
+        await release(self._ports, self._owner_is_alive)
         if self._beside is not None:
             await self._beside.outlived(self._owner_is_alive)
         if ref is None:

@@ -22,6 +22,10 @@ PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 0.05
 
 
+LEAVING = "leaving"
+"""What a daemon says of itself that takes nothing more."""
+
+
 class Terms(StrEnum):
     """How a process stands to the daemon of its home."""
 
@@ -120,8 +124,11 @@ async def beside(config: Config, ear: Ear) -> AsyncGenerator[tuple[Terms, Beside
     facts = (
         await remote.hello(config.home) if config.keeps and (config.home / remote.SOCKET).exists() else None
     )
-    if facts is None or facts.get("settings") != config.fingerprint():
-        yield (Terms.ALONE if facts is None else Terms.STRANGERS), None
+    if facts is None or facts.get("state") == LEAVING:
+        yield Terms.ALONE, None
+        return
+    if facts.get("settings") != config.fingerprint():
+        yield Terms.STRANGERS, None
         return
     link = Beside(config, facts["owner"], ear)
     tasks = [asyncio.ensure_future(link.listening(facts["seq"])), asyncio.ensure_future(link.poking())]

@@ -1,5 +1,6 @@
 """End, tell, wake: a run's end, what it leaves the one who asked, and that one's going on are one step of the ledger."""
 
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -72,7 +73,7 @@ async def end(
 def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
     """Looking and ending are one step, so no announcement falls between them."""
     if run.tool_calls:
-        _let_go(run, tx, ports)
+        let_go(run, tx, ports)
     if news(run, tx, limit=1):
         tx.set_run(run)
         return run
@@ -88,14 +89,27 @@ def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
     return aside
 
 
-def _let_go(run: Run, tx: Tx, ports: Ports) -> None:
-    """Whoever has spoken its last word has no call open. What was to answer one that somebody else had to answer, while
-    the run lay in the queue of a dead process, is announced instead."""
-    for child in tx.runs(parent_run=run.id, awaited=True, status=LIVE):
-        tx.set_run(replace(child, awaited=False))
-    for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
-        if (ended := tx.run(left.run)) is not None:
-            tx.set_delivery(left.announced(announcement(ended, nonce(ports))))
+def let_go(run: Run, tx: Tx, ports: Ports, *, still_open: Collection[str] = ()) -> None:
+    """What was to answer a call that is open no more is announced instead. Whoever has spoken its last word has none
+    open; others may have been answered by somebody else while the run lay in the queue of a dead process, or been
+    taken out of the file by a person."""
+    for asked in unasked(run, tx, still_open=still_open):
+        if asked.status.live:
+            tx.set_run(replace(asked, awaited=False))
+        for left in tx.deliveries(run=asked.id, state=[Delivered.PENDING], answers=True):
+            tx.set_delivery(left.announced(announcement(asked, nonce(ports))))
+
+
+def unasked(run: Run, tx: Tx, *, still_open: Collection[str]) -> list[Run]:
+    """Those whose answer an open call of the run is to get, and that call is not among these."""
+    left = tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True)
+    ended = [found for each in left if (found := tx.run(each.run)) is not None]
+    asked = [*tx.runs(parent_run=run.id, awaited=True, status=LIVE), *ended]
+    return [
+        each
+        for each in asked
+        if not each.ask.key.startswith(tuple(f"call:{run.id}/{call}" for call in still_open))
+    ]
 
 
 def closed(
@@ -170,7 +184,8 @@ def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) 
     silent = not answers and _silent(ended)
     if silent or above.status is Status.CANCELLED or (answers and above.status.final):
         tx.add_delivery(delivery.discarded())
-        if above.aside:  # there is nothing to hear, but perhaps nobody to wait for any more either
+        # There is nothing to hear, but perhaps nobody to wait for any more either.
+        if above.aside and not _hears_them_out(above, tx):
             stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
         return
     tx.add_delivery(delivery)
@@ -197,7 +212,7 @@ def _announce(above: Run, delivery: Delivery, tx: Tx, ports: Ports, stirred: Sti
     """To the run that asked, if it lives; else to any of its conversation; else a run is made to hear it. A run that is
     going on hears it at its next turn, and does not end before."""
     if above.status.live:
-        if above.aside:
+        if above.aside and not _hears_them_out(above, tx):
             stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
         return
     others = tx.runs(session=above.session_id, status=LIVE)
@@ -205,6 +220,11 @@ def _announce(above: Run, delivery: Delivery, tx: Tx, ports: Ports, stirred: Sti
         stirred.runs.append(wake(above, delivery.id, tx, ports))
     elif all(other.aside for other in others):
         stirred.runs.append((_roused(others[0], tx, ports), Claim.FULL))
+
+
+def _hears_them_out(run: Run, tx: Tx) -> bool:
+    """Whoever is to sum up does it once, when all it asked have."""
+    return run.reason is Reason.INTERRUPTED and bool(tx.runs(parent_run=run.id, status=LIVE, limit=1))
 
 
 def _roused(run: Run, tx: Tx, ports: Ports) -> Run:

@@ -16,8 +16,8 @@ NEVER_BEGUN = "interrupted before it began"
 
 async def interrupt(run_id: str, ports: Ports) -> Run:
     """The wish stands in the run's row until it has ended, so that whoever works it sees it, and whoever takes it up
-    after a crash does too. One that waits inside a call goes on when those it waits for have summed up; any other
-    that waits goes on now; one that never began is cancelled."""
+    after a crash does too. One that waits for others goes on when they have summed up; any other that waits goes on
+    now; one that never began is cancelled."""
     stirred = Stirred()
 
     def step(tx: Tx) -> Run:
@@ -44,10 +44,8 @@ async def interrupt(run_id: str, ports: Ports) -> Run:
 def _marked(run: Run, tx: Tx, ports: Ports, stirred: Stirred) -> Run:
     """If nobody works it, this process takes it up: there is still something to be said."""
     run = replace(run, reason=Reason.INTERRUPTED)
-    inside = run.waiting_for is Waiting.CHILD and not run.aside
-    asked = inside and tx.runs(parent_run=run.id, awaited=True, status=LIVE, limit=1)
     lives = ports.alive(run.owner)
-    if run.status is Status.WAITING and not asked:
+    if run.status is Status.WAITING and not _waited_for(run, tx):
         for each in tx.approvals(run=run.id, state=[State.PENDING]):
             tx.set_approval(each.void())
         run = run.answered(waited=timedelta())
@@ -77,5 +75,12 @@ async def heed(ports: Ports, interruptions: Interruptions) -> None:
 
 
 def _passed_on(run: Run, tx: Tx) -> bool:
-    asked = tx.runs(parent_run=run.id, awaited=True, status=LIVE)
+    asked = _waited_for(run, tx)
     return bool(asked) and all(each.reason is Reason.INTERRUPTED for each in asked)
+
+
+def _waited_for(run: Run, tx: Tx) -> list[Run]:
+    """Whom a run waits for: those its open calls asked for, or with none open all who work for it."""
+    if run.waiting_for is not Waiting.CHILD:
+        return []
+    return tx.runs(parent_run=run.id, awaited=None if run.aside else True, status=LIVE)

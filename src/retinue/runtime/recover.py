@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from retinue.domain.deed import Progress
 from retinue.domain.run import Reason, Run, Status, Usage
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.errors import Conflict, NotFound, Refused
@@ -80,17 +81,26 @@ def at_rest(entries: Sequence[Entry]) -> bool:
 async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
     """A dead owner's runs go back to the queue, where they hold neither a slot nor their session. One that waits for a
     person waits on: it needs no process for that."""
-    busy = (Status.RUNNING, Status.WAITING)
-    owners = await ports.ledger.look(lambda tx: tx.owners(busy))
+    owners = await ports.ledger.look(lambda tx: tx.owners([Status.RUNNING]))
     dead = {owner for owner in owners if owner != ports.owner and not alive(owner)}
 
     def step(tx: Tx) -> None:
-        for run in tx.runs(status=busy):
-            if run.owner in dead and run.status is Status.RUNNING:
-                tx.set_run(run.requeued())
+        running = tx.runs(status=[Status.RUNNING])
+        for owner in dead:
+            left = [run for run in running if run.owner == owner]
+            acting = {run.id for run in left if _acting(run, tx)}
+            for run in left:
+                innocent = acting and run.id not in acting
+                tx.set_run(run.put_back() if innocent else run.requeued())
 
     if dead:
         await ports.ledger.do(step)
+
+
+def _acting(run: Run, tx: Tx) -> bool:
+    """Its process died while it was doing something to the world. Where one was, that may have ended the process, and
+    those beside it, who only talked, are not counted for it: a run that ends processes takes nobody with it."""
+    return any(deed.progress is Progress.STARTED for deed in tx.deeds(run.id))
 
 
 async def put_back(ports: Ports) -> None:

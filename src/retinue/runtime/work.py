@@ -14,7 +14,7 @@ from retinue.domain.turn import Stop
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
 from retinue.runtime import deeds
-from retinue.runtime.announce import end, heard, news
+from retinue.runtime.announce import end, heard, let_go, news, unasked
 from retinue.runtime.approve import Parked, ask_key
 from retinue.runtime.calling import Calling
 from retinue.runtime.control import desert
@@ -153,12 +153,15 @@ class _Work:
 
     async def _conversed(self, talk: Conversation) -> Outcome:
         plan = await self._planned(talk)
-        earlier = await talk.earlier(self.run.id) if self.run.attempts > 1 or self.run.turns else ()
+        begun = self.run.attempts > 1 or self.run.turns > 0
+        earlier = await talk.earlier(self.run.id) if begun else ()
         run = recounted(self.run, _all(earlier, talk))
         self.desk.run = replace(run, scope_hash=plan.scope.hash, model=plan.model.full)
         self.leaving = Leaving(self.desk, plan, earlier) if plan.agent.exits else None
         self.expects = self.expects or bool(talk.entries)
         await self._asked(talk)
+        if begun:
+            await self._unasked(talk)
         await self._news(talk)
         if run.ask.source == WAKE and not any(entry.run == run.id for entry in talk.entries):
             return Outcome(status=Status.DONE)  # somebody else has heard it meanwhile
@@ -248,6 +251,12 @@ class _Work:
                 # Also when the run is stopped meanwhile: what stands in the file was heard.
                 if any(entry.id == found[-1].id for entry in reversed(talk.entries)):
                     await heard(found, self.ports)
+
+    async def _unasked(self, talk: Conversation) -> None:
+        """A person may have taken a call out of the file that others work for: they are heard all the same."""
+        calls = [called.id for called in dangling(talk.entries) if called.run == self.run.id]
+        if await self.ports.ledger.look(lambda tx: unasked(self.run, tx, still_open=calls)):
+            await self.ports.ledger.do(lambda tx: let_go(self.run, tx, self.ports, still_open=calls))
 
     async def _asked(self, talk: Conversation) -> None:
         """The task stands in the file before any request: the request is built from the file."""

@@ -31,8 +31,14 @@ async def family(app: App, runs: Sequence[Run]) -> list[Run]:
 
 
 async def taken_up(app: App, runs: Sequence[Run]) -> list[Run]:
-    """Those of these runs, and of the runs they asked for, whose process has died go on in this one."""
-    trees = _with_descendants(await family(app, runs), {run.id for run in runs})
+    """Those of these runs, and of the runs they asked for, whose process has died go on in this one; and so does whatever
+    stands before them in their conversations."""
+    sessions = sorted({run.session_id for run in runs})
+    before = await app.ledger.look(
+        lambda tx: [run for each in sessions for run in tx.runs(status=LIVE, session=each)]
+    )
+    named = {run.id: run for run in (*runs, *before)}
+    trees = _with_descendants(await family(app, list(named.values())), set(named))
     taken: list[Run] = []
     for run in await app.interrupted():
         if run.id in trees:

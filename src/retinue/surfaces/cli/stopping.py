@@ -6,6 +6,7 @@ from retinue.app import App
 from retinue.domain.run import as_json
 from retinue.surfaces.cli.command import on_app
 from retinue.surfaces.cli.options import Command
+from retinue.surfaces.cli.stay import taken_up
 from retinue.surfaces.cli.terminal import Terminal
 
 
@@ -32,6 +33,7 @@ async def detach_run(app: App, terminal: Terminal, run: str) -> None:
 
     Whoever asked for it goes on at once, and hears of the result when it is there.
     """
+    await taken_up(app, [await app.find_run(run)])
     detached = await app.detach(run)
     if (asker := detached.ask.parent_run) is not None and (await app.find_run(asker)).owner == app.owner:
         await app.wait(asker)  # nobody else works it: it goes on here

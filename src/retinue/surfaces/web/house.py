@@ -19,6 +19,8 @@ class House:
     """Where the page is."""
     bound: str = "127.0.0.1"
     """What the page's port listens on."""
+    state: Callable[[], str]
+    """`working`, or `leaving`: then nothing more is handed to it."""
     look: Callable[[], None]
     """Something was left for this process."""
     stop: Callable[[], None]

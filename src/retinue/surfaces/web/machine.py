@@ -9,27 +9,34 @@ from retinue.domain.right import Right
 from retinue.domain.run import iso
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Route, Wish
-from retinue.surfaces.web.shapes import Health, Link, Looking, Stopping
+from retinue.surfaces.web.shapes import Health, Hello, Link, Looking, Stopping
 
 Anything = Wish[Any, Any]
 PLAYED = ("local:", "scripted:")
 """Models that show how things work, and do little else."""
 
 
-async def health(house: House, _wish: Anything) -> dict[str, Any]:
-    app = house.app
-    live = Counter(str(run.status) for run in await app.runs(live=True))
+async def hello(house: House, _wish: Anything) -> dict[str, Any]:
+    """Nothing is counted for it: every command asks."""
     return {
         "version": __version__,
         "pid": os.getpid(),
-        "owner": app.owner,
-        "settings": app.config.fingerprint(),
+        "owner": house.app.owner,
+        "settings": house.app.config.fingerprint(),
+        "state": house.state(),
         "url": house.url,
         "started_at": iso(house.started_at),
+        "seq": await house.app.last_seq(),
+    }
+
+
+async def health(house: House, wish: Anything) -> dict[str, Any]:
+    app = house.app
+    live = Counter(str(run.status) for run in await app.runs(live=True))
+    return await hello(house, wish) | {
         "sandbox": str(await app.level()),
         "model": app.config.default_model(),
         "demonstration": (app.config.default_model() or "").startswith(PLAYED),
-        "seq": await app.last_seq(),
         "counts": {
             "sessions": len(await app.sessions()),
             "queued": live["queued"],
@@ -56,6 +63,14 @@ async def stop(house: House, _wish: Anything) -> dict[str, Any]:
 
 
 ROUTES = (
+    Route(
+        method="GET",
+        path="/api/hello",
+        right=Right.READ,
+        does=hello,
+        says="Which daemon this is, with what settings, and how far its events are.",
+        gives=Hello,
+    ),
     Route(
         method="GET",
         path="/api/health",

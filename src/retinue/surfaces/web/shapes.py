@@ -31,19 +31,23 @@ class Counts(Shape):
     inbox: Annotated[int, Meta(description="Results that nobody has heard of.")]
 
 
-class Health(Shape):
+class Hello(Shape):
     version: str
     pid: int
-    owner: str
-    settings: str
+    owner: Annotated[str, Meta(description="What runs are handed to it by.")]
+    settings: Annotated[str, Meta(description="A digest of all that decides how a run goes.")]
+    state: Annotated[str, Meta(description="working, or leaving.")]
     url: str
     started_at: Time
+    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
+
+
+class Health(Hello):
     sandbox: Annotated[str, Meta(description="How tightly commands are held: strict, landlock or none.")]
     model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
     demonstration: Annotated[
         bool, Meta(description="The default model is one that only shows how things work.")
     ]
-    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
     counts: Counts
 
 
