@@ -4,7 +4,7 @@ import { batch, computed, signal, type ReadonlySignal } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
 import * as runs from "./runs.ts";
 import type { Called, Entry, Notice, Returned, Said, Told } from "./shapes.ts";
-import { attempt, complain, openId, shown, single } from "./store.ts";
+import { attempt, byId, complain, openId, shown, single } from "./store.ts";
 
 export const PAGE = 100;
 
@@ -152,7 +152,9 @@ export function listening(): void {
 
 /** Reads a conversation from its end. The stream is open already, so nothing falls between. */
 export async function load(id: string): Promise<void> {
+  const known = shown.value?.session_id === id ? shown.value : (byId.value.get(id) ?? null);
   clear();
+  shown.value = known;
   reopened = false;
   state.value = "loading";
   try {
