@@ -233,6 +233,15 @@ RENDERED = [
 # fmt: on
 TAGS = {*RENDERED, "div", "button"}
 ATTRIBUTES = {"href", "class", "target", "rel", "align", "start", "type", "data-test"}
+STEP = """async (log, pages) => {
+    const drawn = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    for (const each of log.querySelectorAll("details")) each.open = true;
+    await drawn();
+    const at = log.scrollTop;
+    log.scrollTop += pages * log.clientHeight;
+    await drawn();
+    return pages > 0 || log.scrollTop < at;
+}"""
 INSIDE = """all => all.map(each => ({
     tag: each.tagName.toLowerCase(),
     attributes: Object.fromEntries([...each.attributes].map(one => [one.name, one.value])),
@@ -253,9 +262,8 @@ async def seen_through(window: Any) -> set[str]:
     """Looks at everything from the end to the beginning, with every fold open, and at every link. Gives the entries
     that were shown."""
     log, links, shown = window("conversation"), 0, set[str]()
-    await log.evaluate("log => { log.scrollTop = log.scrollHeight }")
-    for _ in range(400):
-        await log.evaluate("log => { for (const each of log.querySelectorAll('details')) each.open = true }")
+    moved = await log.evaluate(STEP, 1e9)
+    while moved or not await log.locator(".earlier").filter(has_text="Begun").count():
         shown |= set(
             await log.locator("[data-entry]").evaluate_all("all => all.map(each => each.dataset.entry)")
         )
@@ -266,13 +274,7 @@ async def seen_through(window: Any) -> set[str]:
             if each["tag"] == "a":
                 links += 1
                 leads_where_it_says(each["attributes"]["href"], each["text"], each["attributes"])
-        moved = await log.evaluate(
-            "log => { const at = log.scrollTop; log.scrollTop -= log.clientHeight * 0.8; return log.scrollTop < at }"
-        )
-        if not moved and await log.locator(".earlier").filter(has_text="Begun").count():
-            break
-    else:
-        raise AssertionError("the beginning was never reached")
+        moved = await log.evaluate(STEP, -0.5)
     assert links
     return shown
 
@@ -289,7 +291,7 @@ async def test_words_of_models_and_tools_are_words(house: Any):
     turns = [calls(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
     task = house.plays("Say everything bad.", *turns, reply("That was all of it."))
     session = await house.session()
-    async with house.opened(1440, 900) as window:
+    async with house.opened(1440, 4000) as window:
         await window.goes(session["session_id"])
         await window.says(task)
         await window.see(window("said-agent").locator(".prose").last).to_have_text("That was all of it.")
