@@ -237,10 +237,9 @@ STEP = """async (log, pages) => {
     const drawn = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
     for (const each of log.querySelectorAll("details")) each.open = true;
     await drawn();
-    const at = log.scrollTop;
     log.scrollTop += pages * log.clientHeight;
     await drawn();
-    return pages > 0 || log.scrollTop < at;
+    return log.scrollTop;
 }"""
 INSIDE = """all => all.map(each => ({
     tag: each.tagName.toLowerCase(),
@@ -262,8 +261,8 @@ async def seen_through(window: Any) -> set[str]:
     """Looks at everything from the end to the beginning, with every fold open, and at every link. Gives the entries
     that were shown."""
     log, links, shown = window("conversation"), 0, set[str]()
-    moved = await log.evaluate(STEP, 1e9)
-    while moved or not await log.locator(".earlier").filter(has_text="Begun").count():
+    below = await log.evaluate(STEP, 1e9)
+    while below or not await log.locator(".earlier").filter(has_text="Begun").count():
         shown |= set(
             await log.locator("[data-entry]").evaluate_all("all => all.map(each => each.dataset.entry)")
         )
@@ -274,7 +273,7 @@ async def seen_through(window: Any) -> set[str]:
             if each["tag"] == "a":
                 links += 1
                 leads_where_it_says(each["attributes"]["href"], each["text"], each["attributes"])
-        moved = await log.evaluate(STEP, -0.5)
+        below = await log.evaluate(STEP, -0.5)
     assert links
     return shown
 
