@@ -346,12 +346,11 @@ export function interrupted(): void {
   flows.value = flows.value.filter((each) => each.savedAs);
 }
 
-export async function say(text: string): Promise<boolean> {
-  const id = openId.value;
-  if (!id) return false;
-  const key = crypto.randomUUID();
+/** To the conversation in which it was typed, whichever is open by now. */
+export async function say(id: string, text: string): Promise<boolean> {
+  const key = [...crypto.getRandomValues(new Uint32Array(4))].join("-");
   const sent: Pending = { key, text, run: "", at: `${new Date(Date.now() - 1000).toISOString().slice(0, 19)}Z` };
-  pending.value = [...pending.value, sent];
+  if (openId.value === id) pending.value = [...pending.value, sent];
   try {
     const answer = await api.say(id, text, key);
     pending.value = pending.value.map((each) => (each.key === key ? { ...each, run: answer.responseId } : each));
