@@ -96,6 +96,8 @@ def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(house: Any, daemon: An
     screen.until("I hold.")
     process.send_signal(signal.SIGSTOP)
     screen.press("c")
+    eventually(lambda: house("runs", "list", "--json").json[0]["reason"] == "user_cancel")
+    assert screen.process.poll() is None
     screen.press_until("c", lambda: screen.process.poll() is not None)
     assert screen.left()[0] == 5
     process.send_signal(signal.SIGCONT)
