@@ -247,3 +247,36 @@ async def test_a_slot_is_counted_across_processes_and_freed_by_a_death(machine: 
         assert open_now == [0, 1]
         listed = (await machine("runs", "list", "--json"))[1]
         assert [(run["status"], run["text"]) for run in listed] == [("queued", "")]
+
+
+async def test_a_conversation_whose_run_was_killed_is_not_cleared_away_before_that_goes_on_or_is_given_up(
+    machine: Machine,
+):
+    """Without its file the run would begin anew, and do again what it has done."""
+    machine.has_tool("once")
+    script = by_history(calls(("act", {}), text="I act."), reply("Done.", delay=1.5))
+    async with ModelServer(script) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Act")
+        await machine.killed(process, lambda: len(server.requests) == 2)
+        before = machine.transcript
+        [run] = (await machine("runs", "list", "--json"))[1]
+        for deed in ("clear", "delete"):
+            code, _, err = await machine("sessions", deed, run["slug"], "--json")
+            told = f"`retinue runs resume {run['run_id']}` or `retinue runs cancel {run['run_id']}` first"
+            assert (code, told in err) == (3, True), err
+        assert machine.transcript == before
+        assert (await resumed(machine))["text"] == "Done."
+        assert (machine.folder / "marks.txt").read_text().count("acted") == 1
+        assert (await machine("sessions", "clear", run["slug"], "--json"))[0] == 0
+
+
+async def test_a_killed_run_that_is_given_up_lets_its_conversation_go(machine: Machine):
+    async with ModelServer([reply("One.", delay=600)]) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Act")
+        await machine.killed(process, lambda: len(server.requests) == 1)
+        [run] = (await machine("runs", "list", "--json"))[1]
+        assert (await machine("sessions", "delete", run["slug"], "--json"))[0] == 3
+        assert (await machine("runs", "cancel", run["run_id"], "--json"))[0] == 0
+        assert (await machine("sessions", "delete", run["slug"], "--json"))[0] == 0

@@ -257,10 +257,30 @@ async def test_a_last_word_that_says_nothing_is_replaced_by_the_last_three_repli
     )
 
 
-async def test_an_empty_last_word_is_replaced_by_what_was_said_before(world: Any):
-    """Shows: B023, B024."""
+async def test_an_agent_that_fell_silent_has_failed_and_what_it_said_before_is_told(world: Any):
+    """Shows: B023, B024, L021."""
     ok, answer = await told(world, [calls(("ls", "{}"), text="I look."), says(""), says(""), says("")])
-    assert (ok, answer["result"]) == (True, "Agent 'helper' work summary:\n\nI look." + UNSEEN)
+    assert not ok
+    assert answer == {
+        "success": False,
+        "error": "3 empty replies in a row",
+        "agent_used": "helper",
+        "result": "Agent 'helper' work summary:\n\nI look.",
+        "error_type": "stuck",
+    }
+
+
+@pytest.mark.parametrize("door", ["explore", "plan"])
+async def test_the_other_doors_call_no_silence_a_success_either(world: Any, door: str):
+    """Shows: L021."""
+    world.agent("main")
+    silent = [calls(("ls", "{}"), text="I look."), *[says("")] * 3]
+    by_agent = {"main": [calls(gives(tool_name=door)), says("Oh.")], "*": silent}
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        ((ok, answer),) = await answers(house, run)
+        assert (ok, answer["success"], answer["error_type"]) == (False, False, "stuck")
+        assert answer["result"].endswith("work summary:\n\nI look.")
 
 
 async def test_words_of_an_interrupted_request_are_no_report(world: Any):
@@ -290,9 +310,17 @@ async def test_an_agent_that_never_said_a_word_is_asked_for_a_report_once(world:
         assert len(await house.store.sessions(agent="helper")) == persist
 
 
-async def test_an_agent_that_stays_silent_is_reported_as_such(world: Any):
-    """Shows: B024."""
+async def test_an_agent_that_stays_silent_has_not_completed_its_task(world: Any):
+    """Shows: L021."""
     ok, answer = await told(world, [calls(("ls", "{}")), *[says("")] * 6])
+    assert (ok, answer["success"], answer["error_type"]) == (False, False, "stuck")
+    assert "result" not in answer
+
+
+async def test_an_agent_that_is_done_and_says_nothing_of_it_is_reported_as_such(world: Any):
+    """Shows: B024."""
+    cut = says("[Request interrupted by user]")
+    ok, answer = await told(world, [cut, *[says("")] * 3])
     sentence = "Agent 'helper' completed the task but did not provide a summary."
     assert (ok, answer["result"]) == (True, sentence + UNSEEN)
 

@@ -208,9 +208,37 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
             "error_type": "busy",
         }
         assert good["result"] == "Nobody calls it." + UNSEEN
-        assert sum(each.status is Status.CANCELLED for each in await tree(house)) == 1
+        assert [(each.agent, each.status) for each in await tree(house)] == [
+            ("main", Status.DONE),
+            ("helper", Status.DONE),
+            ("helper", Status.DONE),
+        ]
+        assert [use.count for use in pool.uses(await tree(house))] == [2]
         assert len([each for each in house.driver.asked if each.request.agent == "helper"]) == 2
     store.close()
+
+
+async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world: Any):
+    """Shows: L021."""
+    people(world)
+    by_agent = {
+        "main": [calls(GIVES), asks(), says("Done.")],
+        "helper": [says(LONG), calls(("ls", "{}"), text="I look again."), *[says("")] * 3],
+    }
+    async with world.open(by_agent=by_agent) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        assert await answers(house, run) == [
+            (
+                False,
+                {
+                    "success": False,
+                    "error": "3 empty replies in a row",
+                    "agent_used": "helper",
+                    "result": "Agent 'helper' work summary:\n\nI look again.",
+                    "error_type": "stuck",
+                },
+            )
+        ]
 
 
 async def test_an_agent_that_a_person_talks_with_is_in_use(world: Any):

@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import retinue
+from retinue import remote
 from retinue.ports import Tool
 from retinue.testing.model_server import Captured, ModelServer, Script
 
@@ -104,6 +105,17 @@ class Machine:
         )
         self.processes.append(process)
         return process
+
+    @asynccontextmanager
+    async def daemon(self) -> AsyncGenerator[asyncio.subprocess.Process]:
+        """A daemon of this home while this lasts, unless it is dead by then."""
+        process = await self.started("serve", "--port", "0")
+        while await remote.hello(self.home) is None:
+            assert process.returncode is None, "it ended at once"
+            await asyncio.sleep(0.02)
+        yield process
+        if process.returncode is None:
+            await self.killed(process)
 
     async def killed(self, process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGKILL)

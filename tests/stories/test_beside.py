@@ -38,18 +38,6 @@ OWN = ("run_id", "session_id", "slug", "key", "path", "started_at", "ended_at", 
 """What differs between any two runs."""
 
 
-@asynccontextmanager
-async def daemon(machine: Any) -> AsyncGenerator[asyncio.subprocess.Process]:
-    """A daemon of this home while this lasts, unless it is dead by then."""
-    process = await machine.started("serve", "--port", "0")
-    while await remote.hello(machine.home) is None:
-        assert process.returncode is None, await process.stderr.read()
-        await asyncio.sleep(0.02)
-    yield process
-    if process.returncode is None:
-        await machine.killed(process)
-
-
 @pytest.fixture(params=["alone", "beside"])
 def near(request: pytest.FixtureRequest, machine: Any) -> Callable[[], Any]:
     """Around a command: nothing, or a daemon at work in its home."""
@@ -58,7 +46,7 @@ def near(request: pytest.FixtureRequest, machine: Any) -> Callable[[], Any]:
     async def nobody() -> AsyncGenerator[None]:
         yield
 
-    return nobody if request.param == "alone" else lambda: daemon(machine)
+    return nobody if request.param == "alone" else machine.daemon
 
 
 def tooled(machine: Any, **settings: Any) -> None:
@@ -114,7 +102,7 @@ async def live(machine: Any, *states: str) -> list[dict[str, Any]]:
 
 async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: Any):
     tooled(machine)
-    async with machine.serving(by_turn(calls(("whoami", {})), reply("I know."))), daemon(machine) as process:
+    async with machine.serving(by_turn(calls(("whoami", {})), reply("I know."))), machine.daemon() as process:
         ran = await machine("run", "--json", "Who?")
         assert f"\n{process.pid}\n" in Path(ran.json["path"]).read_text()
 
@@ -349,7 +337,7 @@ async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind
     tooled(machine)
     (machine.folder / "gate").touch()
     script = by_turn(calls(("hold", {"name": "gate"})), reply("Held."), reply("And more."))
-    async with machine.serving(script), daemon(machine):
+    async with machine.serving(script), machine.daemon():
         running = await machine.started("run", "Hold.")
         (run,) = await live(machine, "running")
         behind = await machine.started("send", run["slug"], "More.")
@@ -365,7 +353,7 @@ async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: Any, momen
     Shows: P21."""
     replies = [calls(("ls", {}), text="I look. "), calls(("ls", {}), text="Again, " * 20, pace=0.01)]
     replies.append(reply("At last. " * 60, pace=0.01))
-    async with machine.serving(by_turn(*replies)) as server, daemon(machine) as process:
+    async with machine.serving(by_turn(*replies)) as server, machine.daemon() as process:
         running = await machine.started("run", "Go.")
         await machine.asked(1)
         await asyncio.sleep(moment)
@@ -385,7 +373,7 @@ async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_d
     tooled(machine)
     (machine.folder / "gate").touch()
     script = by_turn(calls(("hold", {"name": "gate"}), text="I hold."), reply("Held."))
-    async with machine.serving(script) as server, daemon(machine) as process:
+    async with machine.serving(script) as server, machine.daemon() as process:
         running = await machine.started("run", "--json", "Hold.")
         await soon(lambda: "tool=hold" in "".join(each.read_text() for each in transcripts(machine)))
         await machine.killed(process)
@@ -407,7 +395,7 @@ async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: Any):
     def script(_asked: Any) -> Any:
         return reply("At last.", delay=90 if first.pop() else 0)
 
-    async with machine.serving(script), daemon(machine) as process:
+    async with machine.serving(script), machine.daemon() as process:
         first.insert(0, False)
         running = await machine.started("run", "--json", "Go.")
         await machine.asked(1)
@@ -442,7 +430,7 @@ async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: A
 async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and_says_so(machine: Any):
     tooled(machine)
     script = by_turn(calls(("whoami", {})), reply("I know."))
-    async with machine.serving(script), daemon(machine) as process:
+    async with machine.serving(script), machine.daemon() as process:
         ran = await machine("run", "Who?", RETINUE_MODEL="openai:another")
         assert (ran.code, ran.out) == (0, "I know.\n")
         assert "the daemon was started with other settings" in ran.err
@@ -454,7 +442,7 @@ async def test_a_reader_who_is_slow_misses_nothing(machine: Any):
     """The daemon does not wait for the command: it cuts the line, and the rest is read from the file."""
     first, second = ("".join(f"{name} {at}\n" for at in range(80_000)) for name in "ab")
     script = by_turn(calls(("ls", {}), text=first, piece=4096), reply(second, piece=256))
-    async with machine.serving(script), daemon(machine):
+    async with machine.serving(script), machine.daemon():
         running = await machine.started("run", "Go.")
         await machine.asked(2)
         run = (await machine("runs", "history", "--json")).json[0]["run_id"]
@@ -469,7 +457,7 @@ async def test_fifty_commands_at_once_are_worked_by_one_daemon(machine: Any):
     def script(asked: Any) -> Any:
         return reply(f"Said: {asked.messages[-1]['content']}", pace=0.01)
 
-    async with machine.serving(script) as server, daemon(machine):
+    async with machine.serving(script) as server, machine.daemon():
         running = [await machine.started("run", f"number {at}") for at in range(50)]
         outs = [(await each.communicate())[0].decode() for each in running]
         assert outs == [f"Said: number {at}\n" for at in range(50)]
@@ -511,5 +499,5 @@ async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: Any):
     async with machine.serving(by_turn(reply("Hi."))):
         ran = await machine("run", "Go.")
         assert (ran.code, ran.out) == (0, "Hi.\n")
-        async with daemon(machine):
+        async with machine.daemon():
             assert (await machine("run", "Go.")).out == "Hi.\n"

@@ -60,11 +60,18 @@ export function home(agent?: string): void {
 export async function create(agent: string, workspace?: string): Promise<Session | null> {
   const made = await attempt(() => api.create(agent, workspace));
   if (!made) return null;
-  put(made);
   dialog.value = null;
+  enter(made);
+  return made;
+}
+
+/** Opens a conversation that was made just now: a list asked for a moment ago does not know it. */
+function enter(made: Session): void {
+  put(made);
+  shown.value = made;
   typeNext.value = true;
   show(made.session_id);
-  return made;
+  void refreshSessions();
 }
 
 /** Another agent: its latest conversation, or a new one where it has none. */
@@ -121,7 +128,6 @@ export async function branch(session: Session, said: Said): Promise<void> {
   typeNext.value = true;
   show(made.session_id);
   toast(`This is a branch of ${titleOf(session)}: what is said here stays here.`);
-  void refreshSessions();
 }
 
 export async function steer(run: string, verb: "cancel" | "interrupt" | "detach" | "resume"): Promise<void> {

@@ -20,7 +20,7 @@ marked.use({
     html: (token: Tokens.HTML | Tokens.Tag) => ("block" in token && token.block ? `<p>${escaped(token.text.trim())}</p>` : escaped(token.text)),
     image: ({ href, text }: Tokens.Image) => anchor(href, escaped(text ? `image: ${text}` : "image"), ""),
     link({ href, tokens }: Tokens.Link) {
-      const inner = this.parser.parseInline(tokens);
+      const inner = this.parser.parseInline(tokens).replace(/<\/?a\b[^>]*>/g, ""); // a link inside of a link would tear both
       return anchor(href, inner, plain(inner));
     },
     heading({ tokens, depth }: Tokens.Heading) {
@@ -32,12 +32,13 @@ marked.use({
   },
 });
 
-/** A link whose words are not its address says where it leads. */
+/** A link whose words are not its address, letter by letter, says where it leads. */
 function anchor(href: string, inner: string, words: string): string {
   const url = LEADS.test(href) ? parsed(href) : null;
   if (!url) return `${inner} <span>${escaped(href)}</span>`;
   const where = url.protocol === "mailto:" ? url.pathname : url.host;
-  const shown = url.username || (words !== href && words !== where) ? ` <span>${escaped(where)}</span>` : "";
+  const says = !url.username && words.includes(where) && (words === href || words === where);
+  const shown = says ? "" : ` <span>${escaped(where)}</span>`;
   return `<a href="${escaped(url.href)}">${inner}${shown}</a>`;
 }
 

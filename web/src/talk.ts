@@ -4,7 +4,7 @@ import { batch, computed, signal, type ReadonlySignal } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
 import * as runs from "./runs.ts";
 import type { Called, Entry, Notice, Returned, Said, Told } from "./shapes.ts";
-import { attempt, complain, openId, shown, single } from "./store.ts";
+import { attempt, byId, complain, openId, shown, single } from "./store.ts";
 
 export const PAGE = 100;
 
@@ -152,7 +152,9 @@ export function listening(): void {
 
 /** Reads a conversation from its end. The stream is open already, so nothing falls between. */
 export async function load(id: string): Promise<void> {
+  const known = shown.value?.session_id === id ? shown.value : (byId.value.get(id) ?? null);
   clear();
+  shown.value = known;
   reopened = false;
   state.value = "loading";
   try {
@@ -344,12 +346,11 @@ export function interrupted(): void {
   flows.value = flows.value.filter((each) => each.savedAs);
 }
 
-export async function say(text: string): Promise<boolean> {
-  const id = openId.value;
-  if (!id) return false;
-  const key = crypto.randomUUID();
+/** To the conversation in which it was typed, whichever is open by now. */
+export async function say(id: string, text: string): Promise<boolean> {
+  const key = [...crypto.getRandomValues(new Uint32Array(4))].join("-");
   const sent: Pending = { key, text, run: "", at: `${new Date(Date.now() - 1000).toISOString().slice(0, 19)}Z` };
-  pending.value = [...pending.value, sent];
+  if (openId.value === id) pending.value = [...pending.value, sent];
   try {
     const answer = await api.say(id, text, key);
     pending.value = pending.value.map((each) => (each.key === key ? { ...each, run: answer.responseId } : each));

@@ -269,9 +269,14 @@ class Sessions:
         )
 
     async def _no_live_run(self, session: Session) -> None:
+        """Who was interrupted goes on from its file: without it, all that was done would be done again."""
         for run in await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id)):
             if self.lives(run):
                 raise Conflict(f"{session.slug} is at work: `retinue runs cancel {run.id}` first")
+            raise Conflict(
+                f"{session.slug} has a run that was interrupted: `retinue runs resume {run.id}` or "
+                f"`retinue runs cancel {run.id}` first"
+            )
 
     async def _nothing_left_below(self, session: Session) -> None:
         """Nobody below it or in its other branches is at work, and no result of it or for it waits to be heard."""

@@ -11,14 +11,13 @@ from retinue.domain.approval import State
 from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.ports import Ports, Tx
-from retinue.runtime.send import WAKE, WAKING, Claim, unbroken, wake
+from retinue.runtime.send import LIVE, WAKE, WAKING, Claim, unbroken, wake
 from retinue.runtime.telling import told
 
 CANCELLED = {
     Reason.USER_CANCEL: "cancelled",
     Reason.DESERTED: "stopped: the run that waited for it ended without its answer",
 }
-LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
 
 @dataclass(slots=True)

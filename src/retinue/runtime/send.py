@@ -11,11 +11,13 @@ from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.prompt import short
 from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
-from retinue.errors import Refused
+from retinue.errors import Conflict, Refused
 from retinue.ports import Ports, Tx
 from retinue.runtime.telling import told
 
 T = TypeVar("T")
+
+LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
 WAKE = "wake"
 """The source of a run that nobody asked for anew: what it hears is an announcement."""
@@ -36,14 +38,19 @@ class Claim(StrEnum):
     GONE = "gone"
 
 
-async def send(ask: Ask, session: Session, ports: Ports, *, owner: str | None = None) -> Run:
+async def send(
+    ask: Ask, session: Session, ports: Ports, *, owner: str | None = None, alone: bool = False
+) -> Run:
     """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
-    in one step; the engine is told when that is on disk. With `owner`, that process is to work it."""
+    in one step; the engine is told when that is on disk. With `owner`, that process is to work it; `alone`, it is not
+    born where anything else of its session lives."""
     newborn = replace(_newborn(ask, session, ports), owner=owner or ports.worker())
 
     def step(tx: Tx) -> tuple[Run, Claim]:
         if first := tx.run_by_key(ask.key):
             return first, Claim.GONE
+        if alone and tx.runs(session=session.id, status=LIVE, limit=1):
+            raise Conflict(f"{session.slug} is at work: ask again when that has ended")
         return _born(_placed(newborn, tx, ports), tx, ports)
 
     async def birth() -> Run:

@@ -31,6 +31,10 @@ def some(rows: list[dict[str, Any]]) -> bool:
     return bool(rows)
 
 
+def goes_on(run: dict[str, Any]) -> bool:
+    return run["text"] == "Going on."
+
+
 def delivered(rows: list[dict[str, Any]]) -> bool:
     return bool(rows) and rows[0]["delivery"] == "delivered"
 
@@ -134,7 +138,7 @@ async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_resu
         row = (await it.get("/api/inbox")).json[0]
         assert (row["runId"], row["status"], row["for"]) == (child["run_id"], "running", made["slug"])
         assert (await it.post(f"/api/runs/{child['run_id']}/detach")).status == 200
-        await it.until(f"/api/runs/{top}", lambda run: run["text"] == "Going on.")
+        await it.until(f"/api/runs/{top}", goes_on)
         stage.open.set()
         await it.ended(top)
         await it.ended(child["run_id"])

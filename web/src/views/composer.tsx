@@ -6,7 +6,7 @@ import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { begun, taken, typed } from "../draft.ts";
 import { atWork } from "../runs.ts";
 import type { Session } from "../shapes.ts";
-import { connection, shown, typeNext } from "../store.ts";
+import { connection, openId, shown, typeNext } from "../store.ts";
 import * as talk from "../talk.ts";
 import { Controls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";
@@ -14,7 +14,7 @@ import { Icon } from "./icons.tsx";
 export function Composer({ session }: { session: Session }): JSX.Element {
   const id = session.session_id;
   const text = useSignal(begun(id, null));
-  const sending = useSignal(false);
+  const line = useRef<Promise<void>>(Promise.resolve());
   const area = useRef<HTMLTextAreaElement>(null);
   const run = atWork(id);
   const queues = run !== null && run.waitsFor !== "person";
@@ -30,19 +30,22 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     text.value = words;
     typed(id, words);
   };
-  const send = async (): Promise<void> => {
+  /** One after the other, in the order in which they were typed; what could not be sent comes back. */
+  const send = (): void => {
     const words = text.value;
-    if (!words.trim() || sending.value) return;
-    sending.value = true;
+    if (!words.trim() || connection.value === "lost") return;
     text.value = "";
-    await taken(id, words);
-    const sent = await talk.say(words);
-    sending.value = false;
-    if (!sent && !text.value) write(words);
+    const ready = taken(id, words);
+    line.current = line.current.then(async () => {
+      await ready;
+      if ((await talk.say(id, words)) || begun(id, null)) return;
+      typed(id, words);
+      if (openId.value === id) text.value = words;
+    });
   };
   return (
-    <form class="composer" onSubmit={(event) => { event.preventDefault(); void send(); }} data-test="composer-form">
-      <Area area={area} text={text.value} write={write} send={() => void send()} label={`Message to ${session.agent}`} hint={queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+    <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
+      <Area area={area} text={text.value} write={write} send={send} label={`Message to ${session.agent}`} hint={queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
         <span class="hint">{queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <Controls run={run} />}

@@ -25,7 +25,8 @@ function Shade({ label, children, test }: { label: string; children: ComponentCh
     const before = document.activeElement;
     box.current?.showModal();
     return () => {
-      if (before instanceof HTMLElement && before.isConnected) before.focus();
+      const free = document.activeElement === null || document.activeElement === document.body || box.current?.contains(document.activeElement);
+      if (free && before instanceof HTMLElement && before.isConnected) before.focus();
     };
   }, []);
   return (

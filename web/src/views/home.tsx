@@ -49,7 +49,7 @@ function Begin(): JSX.Element {
     busy.value = false;
     if (!made) return;
     await new Promise<void>((done) => setTimeout(done));
-    await talk.say(words);
+    await talk.say(made.session_id, words);
   };
   return (
     <form class="composer begin" onSubmit={(event) => { event.preventDefault(); void send(); }} data-test="home-form">

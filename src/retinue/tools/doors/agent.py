@@ -11,16 +11,15 @@ from retinue.domain.announcement import error as why
 from retinue.domain.announcement import harmless, one_line
 from retinue.domain.limits import MAX_RESULT_BYTES
 from retinue.domain.prompt import first_message
-from retinue.domain.run import Ask, Run, Status
+from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Said
-from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
+from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, RetinueError
 from retinue.ports import Call, Ports, Tx
 from retinue.runtime.announce import LIVE
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import Parked, ask_key
-from retinue.runtime.control import cancel
 from retinue.runtime.guard import capped
 from retinue.runtime.place import Child
 from retinue.runtime.send import send
@@ -159,16 +158,17 @@ async def _report(run: Run, call: Call, ports: Ports) -> str:
         )
     replies = await _replies(run, ports)
     silent = bool(replies) and not replies[-1].calls and not replies[-1].text.strip()
-    words = [reply.text.strip() for reply in replies if reply.text.strip()]
-    if run.status is not Status.DONE and not silent:
-        await outcome(run, call, ports)
-        work = _told(_summary(run.agent, words)) if words else None
-        raise _no(_told(why(run)), str(run.reason or run.status), agent_used=run.agent, result=work)
-    text = _complete(run, words, silent=silent)
+    words = _words(replies)
+    done = run.status is Status.DONE
+    text = _complete(run, words, silent=silent) if done else ""
     seconds = _seconds(run)
-    if not text and (again := await _asked_again(run, call, ports)) is not None:
-        text, seconds = again.text.strip(), seconds + _seconds(again)
+    if not text and (done or _speechless(run, words, silent=silent)):
+        again = await _asked_again(run, call, ports)
+        if again is not None and (done or again.status is Status.DONE):
+            text, seconds = again.text.strip(), seconds + _seconds(again)
     await outcome(run, call, ports)
+    if not (done or text):
+        raise _failed(run, words)
     return said(
         success=True,
         result=_told(text or NO_SUMMARY.format(agent=run.agent)) + UNSEEN,
@@ -176,6 +176,17 @@ async def _report(run: Run, call: Call, ports: Ports) -> str:
         duration_seconds=round(seconds, 3),
         agent_id=agent_id,
     )
+
+
+def _speechless(run: Run, words: Sequence[str], *, silent: bool) -> bool:
+    """It was given up because it never said a word, and may have worked: it is worth asking what it did."""
+    return run.status is Status.FAILED and run.reason is Reason.STUCK and silent and not words
+
+
+def _failed(run: Run, words: Sequence[str]) -> Failed:
+    """What did not come to its end is no success, whatever was said on the way."""
+    work = _told(_summary(run.agent, words)) if words else None
+    return _no(_told(why(run)), str(run.reason or run.status), agent_used=run.agent, result=work)
 
 
 async def _replies(run: Run, ports: Ports) -> list[Said]:
@@ -190,6 +201,10 @@ async def _replies(run: Run, ports: Ports) -> list[Said]:
                 if isinstance(entry, Said) and entry.by == "agent" and entry.run == run.id
             ]
     return []
+
+
+def _words(replies: Sequence[Said]) -> list[str]:
+    return [reply.text.strip() for reply in replies if reply.text.strip()]
 
 
 def _poor(text: str) -> bool:
@@ -255,12 +270,10 @@ async def agent_ask(
     if run is None:
         run = await _sent(call, agent_id, message, ports)
     ended = await outcome(run, call, ports)
-    if await _gave_way(ended, ports):
-        raise _no(BUSY.format(id=agent_id), "busy")
     if ended.status.live:
         return said(success=True, result=BACKGROUND.format(run=ended.id), agent_id=agent_id)
     if ended.status is not Status.DONE:
-        raise _no(_told(why(ended)), str(ended.reason or ended.status), agent_used=ended.agent)
+        raise _failed(ended, _words(await _replies(ended, ports)))
     return said(
         success=True,
         result=_told(ended.text.strip()) + UNSEEN,
@@ -277,12 +290,11 @@ async def _sent(call: Call, agent_id: str, message: str, ports: Ports) -> Run:
     ask = replace(ask, ceilings=call.run.ask.ceilings)  # it may have been made for somebody with more rights
     try:
         await permitted(ask, call.session, ports)
-        run = await send(ask, session, ports)
+        return await send(ask, session, ports, alone=True)
+    except Conflict as error:
+        raise _no(BUSY.format(id=agent_id), "busy") from error
     except Refused as error:
         raise _no(str(error), error.code, agent_used=session.agent) from error
-    if run.status is Status.QUEUED and await ports.ledger.look(lambda tx: _behind(run, tx)):
-        return await cancel(run.id, ports, alive=ports.alive)
-    return run
 
 
 async def _pooled(agent_id: str, call: Call, ports: Ports) -> Session:
@@ -305,21 +317,6 @@ async def _pooled(agent_id: str, call: Call, ports: Ports) -> Session:
     if use.in_use:
         raise _no(BUSY.format(id=agent_id), "busy")
     return session
-
-
-def _behind(run: Run, tx: Tx) -> bool:
-    """Whether another run of its session went on when it was born."""
-    return any(
-        other.created_at <= run.created_at and (other.ended_at is None or other.ended_at > run.created_at)
-        for other in tx.runs(session=run.session_id)
-        if other.id != run.id
-    )
-
-
-async def _gave_way(run: Run, ports: Ports) -> bool:
-    if run.status is not Status.CANCELLED or run.started_at is not None:
-        return False
-    return await ports.ledger.look(lambda tx: _behind(run, tx))
 
 
 def _asking(call: Call, door: str, agent: str, words: str, *, keep: bool, part: str = "") -> Ask:

