@@ -280,8 +280,11 @@ async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_the
         top, *workers = await runs(house)
         assert (top.status, top.reason, top.text) == (*ENDED, "I had sent them.")
         assert {(each.status, each.reason, each.text) for each in workers} == {(*ENDED, "I was looking.")}
-        told = await house.ports.ledger.look(lambda tx: tx.deliveries(by=run.id))
-        assert [str(each.state) for each in told] == ["delivered", "delivered"]
+
+        def told(tx: Tx) -> list[str]:
+            return [str(each.state) for each in tx.deliveries(by=run.id)]
+
+        assert await house.ports.ledger.look(told) == ["delivered", "delivered"]
         last = "".join(entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
         assert last.count("I was looking.") == 2
 

@@ -43,7 +43,11 @@ async def left(house: Any, *, acting: str) -> dict[str, tuple[Status, int]]:
 
     await house.ports.ledger.do(died)
     await release(house.ports, lambda _: False)
-    found = await house.ports.ledger.look(lambda tx: tx.runs())
+
+    def seen(tx: Tx) -> list[Run]:
+        return tx.runs()
+
+    found = await house.ports.ledger.look(seen)
     return {run.id: (run.status, run.attempts) for run in found}
 
 
