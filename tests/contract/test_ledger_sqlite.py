@@ -327,9 +327,22 @@ async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: P
     await made(path, 1)
     told(path, "PRAGMA user_version=9000")
     async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 4\); upgrade"):
+        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 5\); upgrade"):
             await ledger.do(lambda tx: tx.add_run(a_run("r2")))
     assert asked(path, "SELECT count(*) FROM runs") == [(1,)]
+
+
+async def test_runs_of_an_older_ledger_keep_the_work_that_they_did(tmp_path: Path):
+    """Before, a ledger did not count what a run's calls came to: nobody is said to have done nothing for that."""
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger:
+        await ledger.do(lambda tx: tx.add_run(a_run("r1", tool_calls=3)))
+    told(path, "ALTER TABLE runs DROP COLUMN made")
+    told(path, "PRAGMA user_version=4")
+    async with open_ledger(path) as ledger:
+        run = await ledger.look(lambda tx: tx.run("r1"))
+        assert run is not None
+        assert (run.tool_calls, run.made) == (3, 3)
 
 
 async def test_a_schema_step_that_was_cut_off_leaves_nothing_and_is_made_again(tmp_path: Path):

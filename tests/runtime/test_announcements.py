@@ -279,6 +279,19 @@ async def test_a_childs_words_are_data_between_lines_that_it_cannot_know(world: 
         assert len(body.partition("\n")[0]) >= 16
 
 
+async def test_calls_that_came_to_nothing_are_no_work(world: Any):
+    """Shows: X05."""
+    world.agent("main")
+    vain = calls(("no_such_tool", "{}"), ("read", '{"path": "/etc/shadow"}'), ("ls", '{"way": 7}'))
+    main = [calls(spawns()), says("Sent."), says("Heard.")]
+    async with world.open(by_agent={"Go.": main, "Look.": [vain, says("Do it yourself.")]}) as house:
+        run = await house.ask("Go.", agent="main")
+        _, child = await quiet(house)
+        (notice,) = [each for each in await house.entries(run) if isinstance(each, Notice)]
+        assert (child.tool_calls, child.no_work) == (3, True)
+        assert "\nNo work done: no tool that it called did anything.\n" in notice.text
+
+
 async def test_cancelling_a_requester_stops_its_workers_and_wakes_nobody(world: Any):
     """Shows: L019, C12."""
     world.agent("main")

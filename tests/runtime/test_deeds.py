@@ -151,3 +151,31 @@ async def test_reading_leaves_no_deed(world: Any):
     async with world.open(calls(("ls", "{}"), ("todo", '{"items": []}')), says("Done.")) as house:
         run = await house.run("Go.")
         assert await deeds_of(house, run) == []
+
+
+async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_since(world: Any):
+    """Shows: X05."""
+
+    @tool(name="mail", asks="never")
+    async def mail(to: str) -> str:
+        """Sends one, and stumbles."""
+        raise OSError(to)
+
+    async with world.open(calls(MAIL), calls(("ponder", "{}")), tools=[mail, _ponder()]) as house:
+        run = await house.ask("Go.")
+        while len(house.driver.asked) < 2:  # noqa: ASYNC110  (a list does not call)
+            await asyncio.sleep(0.001)
+    async with world.open(says("Nobody there."), tools=[mail]) as house:
+        run = await house.resume(run)
+        assert [result.ok for result in await house.results(run)] == [False, False]
+        assert (run.status, run.made, run.no_work) == (Status.DONE, 1, False)
+
+
+def _ponder() -> Tool:
+    @tool(effect="read", name="ponder")
+    async def ponder() -> str:
+        """Takes its time."""
+        await asyncio.Event().wait()
+        return "so"
+
+    return ponder

@@ -21,6 +21,7 @@ from retinue.tools.define import tool
 from retinue.tools.doors.agent import SUMMARISE, UNSEEN
 
 LONG = "The module is src/cron.py, and nothing else uses it."
+IDLE = "\n\n[No work done: it called no tool.]"
 
 
 def gives(task: str = "Look.", tool_name: str = "agent", **more: Any) -> tuple[str, str]:
@@ -213,7 +214,7 @@ async def test_an_agent_that_does_not_persist_leaves_nothing_and_has_no_id(world
     async with family(world, [calls(gives(persist=False)), says("Done.")], [says(LONG)]) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         ((_, answer),) = await answers(house, run)
-        assert answer["result"] == LONG + UNSEEN
+        assert answer["result"] == LONG + IDLE + UNSEEN
         assert "agent_id" not in answer
         assert [each.agent for each in await house.store.sessions()] == ["main"]
 
@@ -291,9 +292,12 @@ async def test_words_of_an_interrupted_request_are_no_report(world: Any):
     assert (ok, answer["result"]) == (True, "Agent 'helper' work summary:\n\nI look." + UNSEEN)
 
 
-async def test_a_short_answer_with_nothing_before_it_is_the_answer(world: Any):
+async def test_a_short_answer_with_nothing_before_it_is_the_answer_and_that_nothing_was_done_is_told(
+    world: Any,
+):
+    """Shows: X05."""
     ok, answer = await told(world, [says("42")])
-    assert (ok, answer["result"]) == (True, "42" + UNSEEN)
+    assert (ok, answer["result"]) == (True, "42" + IDLE + UNSEEN)
 
 
 @pytest.mark.parametrize("persist", [True, False])
@@ -322,7 +326,7 @@ async def test_an_agent_that_is_done_and_says_nothing_of_it_is_reported_as_such(
     cut = says("[Request interrupted by user]")
     ok, answer = await told(world, [cut, *[says("")] * 3])
     sentence = "Agent 'helper' completed the task but did not provide a summary."
-    assert (ok, answer["result"]) == (True, sentence + UNSEEN)
+    assert (ok, answer["result"]) == (True, sentence + IDLE + UNSEEN)
 
 
 async def test_killed_while_it_waits_for_a_report_the_tree_goes_on_and_asks_for_it_once(world: Any):

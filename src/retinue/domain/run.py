@@ -167,6 +167,8 @@ class Run:
     error: str = ""
     turns: int = 0
     tool_calls: int = 0
+    made: int = 0
+    """How many of those calls did something; what was refused, or only ended the run, did not."""
     usage: Usage = Usage()
     attempts: int = 0
     """How often it was taken up, but for the times it had only waited."""
@@ -229,8 +231,8 @@ class Run:
 
     @property
     def no_work(self) -> bool:
-        """It is done, and it called nothing but what ended it: its words are all there is."""
-        return self.status is Status.DONE and self.tool_calls <= bool(self.exit)
+        """It is done, and no call of it did anything: its words are all there is."""
+        return self.status is Status.DONE and not self.made
 
     @property
     def duration_ms(self) -> int | None:

@@ -19,7 +19,7 @@ FACTS = (
     "id", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
     "model", "thinking", "text", "error", "turns", "tool_calls", "input_tokens", "output_tokens", "attempts",
     "owner", "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside",
-    "wake_at", "exit",
+    "wake_at", "exit", "made",
 )  # fmt: skip
 """Columns of the run's own fields, in the order of `facts_row`."""
 
@@ -79,6 +79,7 @@ def facts_row(run: Run) -> Row:
         int(run.aside),
         _maybe_micros(run.wake_at),
         whole(run.exit),
+        run.made,
     )
 
 
@@ -116,6 +117,7 @@ def run_from(ask: str, facts: Sequence[Any], children: Iterable[str] = ()) -> Ru
         aside=bool(facts[28]),
         wake_at=_maybe_moment(facts[29]),
         exit=facts[30],
+        made=facts[31],
         children=tuple(children),
     )
 

@@ -49,6 +49,7 @@ async def end(
             text=ports.redact(run.text),
             turns=run.turns,
             tool_calls=run.tool_calls,
+            made=run.made,
             usage=run.usage,
             model=run.model or now.model,
             scope_hash=run.scope_hash or now.scope_hash,

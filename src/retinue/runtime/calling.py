@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.ports import Conversation, Ports
-from retinue.runtime import guard
+from retinue.runtime import deeds, guard
 from retinue.runtime.approve import Caller, Parked
 from retinue.runtime.desk import Desk
 from retinue.runtime.patience import Patience
@@ -82,6 +83,9 @@ class Calling:
                 self.parked = True
                 self._question = self._question or stands.question
                 return None
+        if called.tool not in (plan.agent.exits or ()):
+            acted = await deeds.acted([returned], ports)
+            desk.run = replace(desk.run, made=desk.run.made + acted)
         if not returned.ok and not _runnable(called, ports):
             self._patience.with_impossible()
         await desk.add(talk, returned, *(then if returned.ok else ()))

@@ -1,11 +1,11 @@
 """What must not happen twice: written down before it begins and when it has ended, and known again after a crash."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from retinue.domain.deed import Deed, Progress, digest
 from retinue.domain.tool import Effect
-from retinue.domain.transcript import Called, Returned
+from retinue.domain.transcript import Called, Entry, Returned
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime.recover import INTERRUPTED, UNKNOWN
 
@@ -72,6 +72,27 @@ def _as_known(result: Returned, deed: Deed | None) -> Returned:
     if deed.progress is Progress.ENDED:
         return replace(result, text=deed.text, ok=deed.ok)
     return replace(result, text=f"{result.text} {UNKNOWN}")
+
+
+async def made(run: str, exits: Collection[str], entries: Sequence[Entry], ports: Ports) -> int:
+    """How many calls of a run did something, as its entries tell: see `acted`."""
+    calls = {
+        entry.id
+        for entry in entries
+        if isinstance(entry, Called) and entry.run == run and entry.tool not in exits
+    }
+    results = [entry for entry in entries if isinstance(entry, Returned) and entry.of in calls]
+    return await acted(results, ports)
+
+
+async def acted(results: Sequence[Returned], ports: Ports) -> int:
+    """How many of these answers are of calls that did something: those that went well, and those that were begun and
+    may not be begun again, however they ended."""
+    failed = [each.of for each in results if not each.ok]
+    count = len(results) - len(failed)
+    if not failed:
+        return count
+    return count + await ports.ledger.look(lambda tx: sum(tx.deed(each) is not None for each in failed))
 
 
 async def ended(called: Called, returned: Returned, ports: Ports) -> None:

@@ -57,6 +57,7 @@ def counted(row: Run, run: Run) -> Run:
         row,
         turns=run.turns,
         tool_calls=run.tool_calls,
+        made=run.made,
         usage=run.usage,
         text=run.text,
         model=run.model or row.model,

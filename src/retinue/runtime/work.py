@@ -155,8 +155,9 @@ class _Work:
         plan = await self._planned(talk)
         begun = self.run.attempts > 1 or self.run.turns > 0
         earlier = await talk.earlier(self.run.id) if begun else ()
-        run = recounted(self.run, _all(earlier, talk))
-        self.desk.run = replace(run, scope_hash=plan.scope.hash, model=plan.model.full)
+        run = recounted(self.run, entries := _all(earlier, talk))
+        made = await deeds.made(run.id, plan.agent.exits or (), entries, self.ports) if run.turns else 0
+        self.desk.run = replace(run, made=made, scope_hash=plan.scope.hash, model=plan.model.full)
         self.leaving = Leaving(self.desk, plan, earlier) if plan.agent.exits else None
         self.expects = self.expects or bool(talk.entries)
         await self._asked(talk)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from retinue.domain import pool
 from retinue.domain.announcement import error as why
-from retinue.domain.announcement import harmless, one_line
+from retinue.domain.announcement import harmless, no_work, one_line
 from retinue.domain.limits import MAX_RESULT_BYTES
 from retinue.domain.prompt import first_message
 from retinue.domain.run import Ask, Reason, Run, Status
@@ -171,11 +171,16 @@ async def _report(run: Run, call: Call, ports: Ports) -> str:
         raise _failed(run, words)
     return said(
         success=True,
-        result=_told(text or NO_SUMMARY.format(agent=run.agent)) + UNSEEN,
+        result=_told(text or NO_SUMMARY.format(agent=run.agent)) + _idle(run) + UNSEEN,
         agent_used=run.agent,
         duration_seconds=round(seconds, 3),
         agent_id=agent_id,
     )
+
+
+def _idle(run: Run) -> str:
+    """Whoever asked should know when words are all that was done."""
+    return f"\n\n[{no_work(run)}]" if run.no_work else ""
 
 
 def _speechless(run: Run, words: Sequence[str], *, silent: bool) -> bool:
