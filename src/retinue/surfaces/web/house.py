@@ -1,12 +1,13 @@
 """The house: what every route acts through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from retinue.app import App
 from retinue.surfaces.web.hub import Hub
 from retinue.surfaces.web.keys import Keys
+from retinue.surfaces.web.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,3 +23,4 @@ class House:
     look: Callable[[], None]
     """Something was left for this process."""
     stop: Callable[[], None]
+    rows: Rows = field(default_factory=Rows)

@@ -7,6 +7,7 @@ from typing import Any
 from retinue import __version__
 from retinue.domain.right import Right
 from retinue.domain.run import iso
+from retinue.store.shelf import LATELY
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Route, Wish
 from retinue.surfaces.web.shapes import Health, Link, Looking, Stopping
@@ -31,7 +32,7 @@ async def health(house: House, _wish: Anything) -> dict[str, Any]:
         "demonstration": (app.config.default_model() or "").startswith(PLAYED),
         "seq": await app.last_seq(),
         "counts": {
-            "sessions": len(await app.sessions()),
+            "sessions": len(await app.sessions(age=LATELY)),
             "queued": live["queued"],
             "running": live["running"],
             "waiting": live["waiting"],
