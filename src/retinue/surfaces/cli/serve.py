@@ -90,8 +90,10 @@ def _again(wishes: dict[str, Any]) -> list[str]:
 
 async def ready(home: Path, *, until_idle: bool = False, words: list[str] | None = None) -> dict[str, Any]:
     """The daemon of this home: the one that is there, or one that is started now."""
-    if facts := await remote.hello(home):
-        return facts
+    while facts := await remote.hello(home):
+        if facts["looking"]:
+            return facts
+        await asyncio.sleep(0.05)  # it is about to leave
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     (home / "logs").mkdir(mode=0o700, exist_ok=True)
     log = home / "logs" / "daemon.log"

@@ -86,7 +86,7 @@ class Daemon:
             started_at=datetime.now(UTC),
             url=url,
             bound=bound,
-            look=self._poked.set,
+            look=self._looked,
             stop=self._stopped,
         )
 
@@ -129,6 +129,10 @@ class Daemon:
                 f"a daemon is at work in {self._home} already: `retinue serve --stop` stops it"
             ) from error
         return descriptor
+
+    def _looked(self) -> bool:
+        self._poked.set()
+        return not self._stop.is_set()
 
     def _stopped(self) -> None:
         self._stop.set()

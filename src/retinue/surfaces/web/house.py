@@ -20,7 +20,7 @@ class House:
     """Where the page is."""
     bound: str = "127.0.0.1"
     """What the page's port listens on."""
-    look: Callable[[], None]
-    """Something was left for this process."""
+    look: Callable[[], bool]
+    """Something was left for this process. False: it is about to leave, and takes nothing more."""
     stop: Callable[[], None]
     rows: Rows = field(default_factory=Rows)

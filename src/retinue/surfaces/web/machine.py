@@ -43,8 +43,16 @@ async def health(house: House, _wish: Anything) -> dict[str, Any]:
 
 
 async def look(house: House, _wish: Anything) -> dict[str, Any]:
-    house.look()
-    return {"looking": True}
+    """Every command that works runs asks this first: it must cost nothing, whatever the home holds."""
+    app = house.app
+    return {
+        "looking": house.look(),
+        "version": __version__,
+        "pid": os.getpid(),
+        "owner": app.owner,
+        "settings": app.config.fingerprint(),
+        "seq": await app.last_seq(),
+    }
 
 
 async def link(house: House, _wish: Anything) -> dict[str, Any]:

@@ -48,7 +48,12 @@ class Health(Shape):
 
 
 class Looking(Shape):
-    looking: bool
+    looking: Annotated[bool, Meta(description="False: it is about to leave, and takes nothing more.")]
+    version: str
+    pid: int
+    owner: str
+    settings: str
+    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
 
 
 class Link(Shape):
