@@ -15,14 +15,9 @@ LONGEST = 104
 
 
 async def hello(home: Path) -> dict[str, Any] | None:
-    """What the daemon of this home says of itself; None: there is none. A socket that nobody listens on is a dead
-    daemon's."""
-    return await told(home, "GET", "/api/hello")
-
-
-async def look(home: Path) -> None:
-    """Tells the daemon that something was left for it; without one, nothing is told."""
-    await told(home, "POST", "/api/look")
+    """What the daemon of this home says of itself, and it looks whether something was left for it; None: there is none.
+    A socket that nobody listens on is a dead daemon's. One that is not `looking` is about to leave."""
+    return await told(home, "POST", "/api/look")
 
 
 async def stop(home: Path) -> dict[str, Any] | None:

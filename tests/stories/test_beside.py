@@ -501,3 +501,32 @@ async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: Any):
         assert (ran.code, ran.out) == (0, "Hi.\n")
         async with machine.daemon():
             assert (await machine("run", "Go.")).out == "Hi.\n"
+
+
+async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: Any):
+    """It gives what runs a moment to end: meanwhile others work by themselves."""
+    tooled(machine)
+    (machine.folder / "gate").touch()
+
+    def script(asked: Any) -> Any:
+        slow = any(each["content"] == "Slow." for each in asked.messages)
+        return calls(("hold", {"name": "gate"})) if slow and not asked.turns else reply("Done.")
+
+    async with machine.serving(script), machine.daemon() as process:
+        slow = await machine.started("run", "Slow.")
+        await live(machine, "running")
+        process.send_signal(signal.SIGTERM)
+        facts = await remote.hello(machine.home)
+        while facts and facts["looking"]:
+            facts = await remote.hello(machine.home)
+        assert (await machine("run", "Quick.")).out == "Done.\n"
+        (machine.folder / "gate").unlink()
+        assert (await slow.communicate())[0] == b"Done.\n"
+
+
+async def test_what_is_left_to_a_daemon_with_other_settings_obeys_those(machine: Any):
+    async with machine.serving(by_turn(reply("Hi."))) as server, machine.daemon():
+        left = await machine("run", "--background", "--json", "Go.", RETINUE_MODEL="openai:another")
+        assert (left.code, "those count for this run" in left.err) == (0, True)
+        assert (await machine("wait", left.json["run_id"])).out == "Hi.\n"
+        assert server.requests[0].body["model"] == "test-model"

@@ -5,7 +5,7 @@ import { typed } from "./draft.ts";
 import { listen } from "./stream.ts";
 import type { Answer, Approval, Left, Said, Session } from "./shapes.ts";
 import {
-  agents, approvals, attempt, chosen, dialog, drawer, drop, openId, put, refreshApprovals, refreshInbox, refreshSessions,
+  agents, approvals, attempt, chosen, dialog, drawer, drop, making, openId, put, refreshApprovals, refreshInbox, refreshSessions,
   sessions, shown, store, theme, toast, typeNext, type Theme,
 } from "./store.ts";
 import * as runs from "./runs.ts";
@@ -29,6 +29,7 @@ function decoded(text: string): string | null {
 }
 
 export function follow(): void {
+  making.value = false;
   const wanted = addressed();
   drawer.value = false;
   if (wanted === openId.value && talk.state.value !== "none") return;
@@ -57,11 +58,15 @@ export function home(agent?: string): void {
   location.hash = agent ? `#/new/${encodeURIComponent(agent)}` : "#/";
 }
 
-export async function create(agent: string, workspace?: string): Promise<Session | null> {
-  const made = await attempt(() => api.create(agent, workspace));
-  if (!made) return null;
+export async function create(agent: string): Promise<void> {
   dialog.value = null;
-  enter(made);
+  making.value = true;
+  if (!(await begin(agent))) making.value = false;
+}
+
+export async function begin(agent: string, workspace?: string): Promise<Session | null> {
+  const made = await attempt(() => api.create(agent, workspace));
+  if (made) enter(made);
   return made;
 }
 

@@ -5,10 +5,10 @@ import { render, type JSX } from "preact";
 import "../app.css";
 import { addressed, follow, setTheme } from "./deeds.ts";
 import { onKey } from "./keys.ts";
-import { approvals, drawer, open, openId, theme } from "./store.ts";
+import { approvals, drawer, making, open, openId, theme } from "./store.ts";
 import { begin, resync } from "./stream.ts";
 import { Approvals } from "./views/approvals.tsx";
-import { Conversation } from "./views/conversation.tsx";
+import { Conversation, Opening } from "./views/conversation.tsx";
 import { Dialogs } from "./views/dialogs.tsx";
 import { Bar, Lost, Toasts } from "./views/frame.tsx";
 import { Home } from "./views/home.tsx";
@@ -24,7 +24,7 @@ function Page(): JSX.Element {
       <div class="middle">
         <Sidebar />
         {drawer.value && <div class="shade" onClick={() => (drawer.value = false)} />}
-        {openId.value ? <Conversation /> : <Home />}
+        {making.value ? <Opening /> : openId.value ? <Conversation /> : <Home />}
         <Panels />
       </div>
       <Bar />

@@ -91,6 +91,16 @@ export function rootOf(id: string): string {
   return at;
 }
 
+/** Whether a run is this one, or one that it set to work. */
+export function isBelow(id: string, top: string): boolean {
+  let at: string | undefined = id;
+  for (let steps = 0; at && steps < 64; steps++) {
+    if (at === top) return true;
+    at = runs.value.get(at)?.parent;
+  }
+  return false;
+}
+
 export function ofSession(session: string): Seen[] {
   return [...runs.value.values()].filter((run) => run.session === session).sort(byBirth);
 }

@@ -31,6 +31,8 @@ export const panel = signal<Panel>(null);
 export const drawer = signal(false);
 export const dialog = signal<Dialog>(null);
 export const renaming = signal<string | null>(null);
+/** A conversation is being made, and nothing that is typed may go into the one before. */
+export const making = signal(false);
 /** Whoever opened a conversation with the mouse, or began one, types next; with keys one goes on in the list. */
 export const typeNext = signal(false);
 export const toasts = signal<Toast[]>([]);

@@ -22,15 +22,11 @@ PATIENCE_SECONDS = 2.0
 AGAIN_SECONDS = 0.05
 
 
-LEAVING = "leaving"
-"""What a daemon says of itself that takes nothing more."""
-
-
 class Terms(StrEnum):
     """How a process stands to the daemon of its home."""
 
     ALONE = "alone"
-    """There is none."""
+    """There is none, or it is about to leave."""
     BESIDE = "beside"
     STRANGERS = "strangers"
     """There is one, with other settings: what is begun here is worked here."""
@@ -75,7 +71,7 @@ class Beside:
     async def poked(self) -> None:
         if self._poke.is_set():
             self._poke.clear()
-            await remote.look(self._config.home)
+            await remote.hello(self._config.home)
 
     async def listening(self, after: int) -> None:
         """Until the daemon is gone for good: one that was only too busy to keep us is asked again."""
@@ -124,11 +120,8 @@ async def beside(config: Config, ear: Ear) -> AsyncGenerator[tuple[Terms, Beside
     facts = (
         await remote.hello(config.home) if config.keeps and (config.home / remote.SOCKET).exists() else None
     )
-    if facts is None or facts.get("state") == LEAVING:
-        yield Terms.ALONE, None
-        return
-    if facts.get("settings") != config.fingerprint():
-        yield Terms.STRANGERS, None
+    if facts is None or not facts["looking"] or facts.get("settings") != config.fingerprint():
+        yield (Terms.STRANGERS if facts and facts["looking"] else Terms.ALONE), None
         return
     link = Beside(config, facts["owner"], ear)
     tasks = [asyncio.ensure_future(link.listening(facts["seq"])), asyncio.ensure_future(link.poking())]

@@ -10,7 +10,7 @@ from typing import Any
 
 from retinue.app.announced import announced
 from retinue.app.change import told
-from retinue.app.standing import Standing, standing
+from retinue.app.standing import IDLE, Standing, standing
 from retinue.app.turns import Turns
 from retinue.config import load
 from retinue.domain.agent import Paths
@@ -32,7 +32,7 @@ from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ledger, Tx
 from retinue.store.files import FileStore
 from retinue.store.page import Span
-from retinue.store.shelf import top_folder
+from retinue.store.shelf import LATELY, top_folder
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 _SAID = {"name": "renamed", "pinned_at": "pinned"}
@@ -58,8 +58,11 @@ class Sessions:
         self.redact = redact
         self.turns = Turns()
 
-    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
-        return await self.store.sessions(agent=agent, children=children)
+    async def sessions(
+        self, *, agent: str | None = None, children: bool = True, age: float = 0.0
+    ) -> list[Session]:
+        """With an `age`, what other processes changed so lately need not show yet."""
+        return await self.store.sessions(agent=agent, children=children, age=age)
 
     async def interrupted(self) -> list[Run]:
         """Runs that nobody works any more and that have not ended; who waits for a yes is not one of them, and who
@@ -78,13 +81,19 @@ class Sessions:
     async def session_rows(
         self, *, agent: str | None = None, children: bool = True, words: str = "", limit: int | None = None
     ) -> list[dict[str, Any]]:
+        """Rows for programs: a session, and what is going on in it."""
+        found = await self.session_list(agent=agent, children=children, words=words, limit=limit)
+        return [session_as_json(session) | stands.as_json() for session, stands in found]
+
+    async def session_list(
+        self, *, agent: str | None = None, children: bool = True, words: str = "", limit: int | None = None
+    ) -> list[tuple[Session, Standing]]:
         """Sessions with what is going on in each: pinned first, then the newest."""
-        found = await self.store.sessions(agent=agent, children=children)
+        found = await self.store.sessions(agent=agent, children=children, age=LATELY)
         if words.strip():
             found = [each for each in found if found_by(each, words)]
         live = await self.standings()
-        chosen = in_order(found)[:limit]
-        return [session_as_json(each) | live.get(each.id, Standing()).as_json() for each in chosen]
+        return [(each, live.get(each.id, IDLE)) for each in in_order(found)[:limit]]
 
     async def standings(self) -> dict[str, Standing]:
         """What is going on, by session: one look at the ledger for all of them."""
@@ -100,7 +109,7 @@ class Sessions:
             **standing(live).as_json(),
             "entries": survey.entries,
             "draft": self.redact(await self.store.typed(session)),
-            "announcements": await announced(session, await self.store.sessions(), self.ledger),
+            "announcements": await announced(session, await self.store.sessions(age=LATELY), self.ledger),
             "approvals": await self._asked_below(session),
             "questions": [each.as_json() for run in live for each in await self.questions(run)],
             "preset": await self._preset_rules(session),

@@ -24,6 +24,9 @@ class Standing:
         }
 
 
+IDLE = Standing()
+
+
 def standing(live: Iterable[Run]) -> Standing:
     """Of several that live the one that holds the conversation: it runs, or waits inside a call; then whoever is next in
     the queue, and last who stands aside."""

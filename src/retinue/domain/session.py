@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
+from operator import itemgetter
 from typing import Any, Literal
 
 from retinue.domain.agent import Paths
@@ -96,9 +97,13 @@ def stamp(at: datetime) -> str:
 
 def in_order(sessions: Iterable[Session]) -> list[Session]:
     """Pinned ones first, the most recently pinned before the others; the rest as they come."""
-    return sorted(
-        sessions, key=lambda each: each.pinned_at.timestamp() if each.pinned_at else 0, reverse=True
-    )
+    pinned, rest = list[tuple[datetime, Session]](), list[Session]()
+    for each in sessions:
+        if each.pinned_at is None:
+            rest.append(each)
+        else:
+            pinned.append((each.pinned_at, each))
+    return [*(each for _, each in sorted(pinned, key=itemgetter(0), reverse=True)), *rest]
 
 
 def found_by(session: Session, words: str) -> bool:

@@ -4,7 +4,7 @@
 # ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH118, PTH119, PTH120
 
 import os
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
 from operator import attrgetter
@@ -34,6 +34,8 @@ from retinue.store.window import WINDOW
 T = TypeVar("T")
 _LONGEST_NAME = 200
 _LONG = 1 << 20
+_MANY = 500
+"""Sessions that are listed aside: looking at their folders would keep others waiting."""
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "lifted"})
 
 
@@ -47,6 +49,8 @@ class FileStore:
         self._residents = Residents(chance, self._threads, window=window)
         self._pages = Pages()
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
+        self._sorted: tuple[Sequence[Session], list[Session]] = ((), [])
+        """The last list as it was found, and as it is shown."""
 
     def close(self) -> None:
         """Ends the threads; what they are writing is written first."""
@@ -61,14 +65,22 @@ class FileStore:
     async def named(self, ref: str) -> Session:
         """By id, slug, alias, name or unambiguous prefix, and never by a path."""
         return self._shelf.unchanged(ref) or await self._threads.do(
-            lambda: self._shelf.find(ref, paths=False)
+            lambda: self._shelf.find(ref, paths=False), long=len(self._sorted[0]) > _MANY
         )
 
-    async def sessions(self, *, agent: str | None = None, children: bool = True) -> list[Session]:
-        everything = await self._threads.do(self._shelf.listed)
-        chosen = [each for each in everything if (children or each.top) and agent in (None, each.agent)]
-        by_id = sorted(chosen, key=attrgetter("id"), reverse=True)
-        return sorted(by_id, key=attrgetter("updated_at"), reverse=True)
+    async def sessions(
+        self, *, agent: str | None = None, children: bool = True, age: float = 0.0
+    ) -> list[Session]:
+        """Newest first by updated_at. With an `age`, what other processes changed in a session so many seconds ago, or
+        later, need not show yet; what this one changed does."""
+        many = len(self._sorted[0]) > _MANY
+        everything = await self._threads.do(lambda: self._shelf.listed(age=age), long=many)
+        if everything is not self._sorted[0]:
+            by_id = sorted(everything, key=attrgetter("id"), reverse=True)
+            self._sorted = (everything, sorted(by_id, key=attrgetter("updated_at"), reverse=True))
+        if agent is None and children:
+            return self._sorted[1].copy()
+        return [each for each in self._sorted[1] if (children or each.top) and agent in (None, each.agent)]
 
     async def free(self, session: Session) -> None:
         """Held says who has the session open; nothing is read or written."""
@@ -82,10 +94,12 @@ class FileStore:
         conversation = await self._threads.have(
             lambda: self._residents.opened(session), FileConversation.close
         )
+        self._shelf.working(session.path, more=1)
         try:
             yield conversation
         finally:
             self._residents.close(conversation)
+            self._shelf.working(session.path, more=-1)
 
     async def preset(self, session: Session) -> tuple[Agent, str]:
         return await self._threads.do(lambda: _preset(session))
@@ -128,6 +142,7 @@ class FileStore:
     async def draft(self, session: Session, text: str) -> None:
         """Replaces what stands there."""
         await self._threads.through(lambda: draft.put(session, text, self._chance))
+        self._shelf.touched(session.path)
 
     def text(self, session: Session) -> AsyncGenerator[str]:
         """The file of any length as it stands, piece by piece."""
@@ -159,13 +174,7 @@ class FileStore:
         self, session: Session, *, at: str | None = None, include: bool = True, name: str
     ) -> Session:
         """A new branch of a top-level session, from here on the current one."""
-        return await self._threads.do(
-            lambda: (
-                self._shelf.at(
-                    branches.branch(session, self._chance, at=at, include=include, name=name)
-                ).session
-            )
-        )
+        return await self._threads.do(lambda: self._branch(session, at=at, include=include, name=name))
 
     def sweep(self) -> list[str]:
         """What crashes left half built and what was deleted long ago is removed, at most once a day; says what was."""
@@ -179,6 +188,7 @@ class FileStore:
             with alone(os.path.join(self._shelf.root, names.CHANGES)):
                 self._free_name(new.name, None)
                 session = folder.build(self._shelf.root, new, self._chance)
+        self._shelf.touched(session.path)
         return self._shelf.put(session)
 
     def _make_root(self) -> None:
@@ -213,6 +223,7 @@ class FileStore:
             known = replace(self._shelf.at(session.path).session, **facts)
             where = os.path.join(session.path, names.FACTS)
             replace_file(where, write_facts(known), token=self._chance.uuid())
+        self._shelf.touched(session.path)
         return self._shelf.at(session.path).session
 
     def _widen(self, session: Session, touch: Touch, pattern: str) -> None:
@@ -228,6 +239,7 @@ class FileStore:
         replace_file(where, text.encode(), token=self._chance.uuid())
         plan = write_plan(self._shelf.at(session.path).session, updated=self._chance.now())
         replace_file(os.path.join(session.path, names.PLAN), plan, token=self._chance.uuid())
+        self._shelf.touched(session.path)
 
     def _clear(self, session: Session) -> Session:
         now = self._chance.now()
@@ -237,6 +249,7 @@ class FileStore:
                 if os.path.lexists(where):
                     self._put_aside(where, names.cleared(name, now), keep=name != names.THOUGHTS)
             sync_path(session.path)
+        self._shelf.touched(session.path)
         return self._shelf.at(session.path).session
 
     def _put_aside(self, where: str, name: str, *, keep: bool) -> None:
@@ -265,7 +278,13 @@ class FileStore:
                 sync_path(os.path.dirname(top))
             except OSError as error:
                 raise no_room(top, error) from error
+        self._shelf.touched(top)
         return final
+
+    def _branch(self, session: Session, *, at: str | None, include: bool, name: str) -> Session:
+        path = branches.branch(session, self._chance, at=at, include=include, name=name)
+        self._shelf.touched(path)
+        return self._shelf.at(path).session
 
     def _restore(self, ref: str) -> Session:
         folder_now = restoring.found(self._shelf.root, ref)
@@ -274,6 +293,7 @@ class FileStore:
                 if each.name is not None and (taken := self._taken(each.name, each.slug)):
                     raise Conflict(f"{taken}: rename that session first")
             before = restoring.restored(folder_now)
+        self._shelf.touched(before)
         inside = [self._shelf.at(path).session for path in tree.within(before)]
         return (
             next((each for each in inside if each.id == ref), None)

@@ -5,8 +5,10 @@
 
 import gc
 import os
+import threading
 import time
 import zlib
+from collections import Counter
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import fields
@@ -17,7 +19,7 @@ from retinue import __version__
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.store import names, tree
-from retinue.store.disk import open_file, stamp_of, write_new
+from retinue.store.disk import Stamp, open_file, stamp_of, write_new
 
 SETTLED_NS = 50_000_000
 """The kernel's clock for files ticks every few milliseconds: of two changes within one tick the second leaves no
@@ -66,9 +68,45 @@ class Index:
         self._token = token
         self._known: Mapping[str, Family] | None = None
         self._unsaved: frozenset[str] = frozenset()
+        self._list: list[Session] = []
+        """What was found last; nobody changes it, and a new one is made where anything is different."""
+        self._fresh: set[str] = set()
+        """Families that had changed so shortly before that a second change may not show."""
+        self._looked = 0.0
+        """When every folder was last looked at."""
+        self._root_then: Stamp | None = None
+        self._one = threading.Lock()
+        """One list is made at a time, or an older one would come last."""
+        self._lock = threading.Lock()
+        self._touched: set[str] = set()
+        """Families in which this process changed something since they were looked at."""
+        self._worked: Counter[str] = Counter()
+        """Families in which this process may change something at any time."""
 
-    def sessions(self, read: Callable[[str], Session]) -> list[Session]:
-        """Every session below the root. `read` is asked for those in folders that do not look as they did."""
+    def touched(self, path: str) -> None:
+        """This process has changed something in a session's folder."""
+        if top := self._top(path):
+            with self._lock:
+                self._touched.add(top)
+
+    def working(self, path: str, *, more: int) -> None:
+        """This process begins to work in a session's folder, or has ended: `more` is 1 or -1."""
+        if top := self._top(path):
+            with self._lock:
+                self._touched.add(top)
+                self._worked[top] += more
+                if not self._worked[top]:
+                    del self._worked[top]
+
+    def sessions(self, read: Callable[[str], Session], *, age: float = 0.0) -> list[Session]:
+        """Every session below the root. `read` is asked for those in folders that do not look as they did. With an
+        `age`, what others changed in a session so many seconds ago, or later, need not be seen yet."""
+        with self._one:
+            if self._known is not None and time.monotonic() - self._looked < age:
+                return self._lately(self._known, read)
+            return self._all(read)
+
+    def _all(self, read: Callable[[str], Session]) -> list[Session]:
         try:
             directory = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         except OSError:
@@ -79,8 +117,37 @@ class Index:
         finally:
             os.close(directory)
 
+    def _lately(self, known: Mapping[str, Family], read: Callable[[str], Session]) -> list[Session]:
+        """The list as it was, but for sessions that came or went, and for those that this process works in."""
+        then, anew = self._root_then, self._due(known)
+        self._root_then = stamp_of(self._root)
+        if then == self._root_then and not anew:
+            return self._list
+        tops = known.keys() if then == self._root_then else dict.fromkeys(tree.tops(self._root))
+        with _no_collecting():
+            found = {
+                name: _surveyed(self._root, name, read) if name in anew or name not in known else known[name]
+                for name in (*tops, *(each for each in anew if each not in tops))
+            }
+            self._fresh = {name for name, family in found.items() if not family.looks}
+            self._known = {name: family for name, family in found.items() if family.sessions or name in tops}
+            self._list = [session for family in self._known.values() for session in family.sessions]
+        return self._list
+
+    def _due(self, known: Mapping[str, Family]) -> set[str]:
+        """Which families are looked through: this process changed them, or they had just been changed."""
+        with self._lock:
+            touched, self._touched = self._touched, set()
+            touched |= self._worked.keys()
+        return touched | {name for name in self._fresh if name in known and not known[name].looks}
+
+    def _top(self, path: str) -> str:
+        return path[len(self._root) + 1 :].partition("/")[0] if path.startswith(f"{self._root}/") else ""
+
     def _sessions(self, directory: int, read: Callable[[str], Session]) -> list[Session]:
         known = self._loaded() if self._known is None else self._known
+        self._looked, self._root_then = time.monotonic(), stamp_of(self._root)
+        self._due(known)
         found: dict[str, Family] = {}
         changed: set[str] = set()
         for name in tree.tops(self._root):
@@ -89,9 +156,12 @@ class Index:
                 family = _surveyed(self._root, name, read)
                 changed.add(name)
             found[name] = family
+        if changed or self._known is None or found.keys() != known.keys():
+            self._list = [session for family in found.values() for session in family.sessions]
         self._known = found
+        self._fresh = {name for name in changed if not found[name].looks}
         self._keep(found, self._unsaved | changed, gone=known.keys() - found.keys())
-        return [session for family in found.values() for session in family.sessions]
+        return self._list
 
     def _loaded(self) -> Mapping[str, Family]:
         try:

@@ -15,7 +15,11 @@ from retinue.store.disk import read_start
 from retinue.store.index import Index
 from retinue.store.marker import read_head
 
+LATELY = 1.0
+"""Seconds for which a list of very many sessions may not show what other processes changed in them."""
 _SHOWN = 8
+_COMPARED = 1000
+"""Among more sessions no nearest name is looked for: that would take longer than looking oneself."""
 
 
 class Shelf:
@@ -26,6 +30,7 @@ class Shelf:
         self._index = Index(root, token)
         self._known: dict[str, folder.Found] = {}
         self._places: dict[str, str] = {}
+        self._list: Sequence[Session] = ()
 
     def at(self, path: str) -> folder.Found:
         """The session in this folder, as its files are now."""
@@ -44,11 +49,22 @@ class Shelf:
         self._places[session.id] = session.path
         return fresh
 
-    def listed(self) -> list[Session]:
-        """Every session, for showing. Whether a person wrote into a session's small files in place is not looked at."""
-        found = self._index.sessions(lambda path: self.at(path).session)
-        self._places = {each.id: each.path for each in found}
+    def listed(self, *, age: float = 0.0) -> Sequence[Session]:
+        """Every session, for showing. Whether a person wrote into a session's small files in place is not looked at.
+        With an `age`, what other processes changed in one so lately need not show yet."""
+        found = self._index.sessions(lambda path: self.at(path).session, age=age)
+        if found is not self._list:
+            self._list = found
+            self._places = {each.id: each.path for each in found}
         return found
+
+    def touched(self, path: str) -> None:
+        """This process has changed something in a session's folder."""
+        self._index.touched(path)
+
+    def working(self, path: str, *, more: int) -> None:
+        """This process begins to work in a session's folder (1), or has ended (-1)."""
+        self._index.working(path, more=more)
 
     def all(self) -> list[Session]:
         """Every session, as all of its files are now."""
@@ -63,10 +79,11 @@ class Shelf:
         if not ref.strip():
             raise Usage("Name a session: its id, slug, alias, name or path")
         found = self._remembered(ref) or self._named(ref)
-        found = found or (self._by_path(ref) if paths else None) or self._listed(ref)
+        age = 0.0 if paths else LATELY
+        found = found or (self._by_path(ref) if paths else None) or self._listed(ref, age=age)
         if found is not None:
             return found
-        everything = self.all() if paths else self.listed()
+        everything = self.all() if paths else self.listed(age=age)
         for matches in _WAYS:
             meant = self._one([each for each in everything if matches(each, ref)], ref)
             if meant is not None:
@@ -130,9 +147,9 @@ class Shelf:
             raise Usage(f"{ref} is not a session: it does not begin with Retinue's head line")
         return None
 
-    def _listed(self, ref: str) -> Session | None:
+    def _listed(self, ref: str, *, age: float) -> Session | None:
         """The list says where to look, and the files there whether it was right."""
-        found = [each for each in self.listed() if _exactly(each, ref)]
+        found = [each for each in self.listed(age=age) if _exactly(each, ref)]
         if len(found) != 1:
             return None
         session = self.at(found[0].path).session
@@ -195,6 +212,8 @@ _WAYS: tuple[Callable[[Session, str], bool], ...] = (_exactly, _by_name, _by_pre
 
 
 def _nearest(ref: str, everything: Sequence[Session]) -> str:
+    if len(everything) > _COMPARED:
+        return ""
     known = {label for each in everything for label in (*_labels(each), each.name or "")}
     near = difflib.get_close_matches(ref, sorted(known), n=1)
     return f"; the nearest is {near[0]!r}" if near else ""

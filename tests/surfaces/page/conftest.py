@@ -291,7 +291,10 @@ async def house_at(place: Path, browser: Browser) -> AsyncGenerator[House]:
     env = kept | {name: str(place / folder) for name, folder in folders.items()}
     house = House(browser=browser, env=env, folder=place / "work")
     house.configured()
-    async with ModelServer(house.script) as server, aiohttp.ClientSession() as client:
+    async with (
+        ModelServer(house.script) as server,
+        aiohttp.ClientSession(connector=aiohttp.TCPConnector(force_close=True)) as client,
+    ):
         house.client = client
         env |= {
             "OPENAI_BASE_URL": server.url,

@@ -135,6 +135,11 @@ async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(ho
         own = await window("approval").evaluate("each => getComputedStyle(each).borderLeftColor")
         card = await window("card").locator(".card-title").evaluate("each => getComputedStyle(each).color")
         assert own == card, "the colour of who asks is the same everywhere"
+        await window("composer").fill("More words.")
+        await window.see("send").to_be_disabled()
+        await window.see(window.page.locator(".hint")).to_contain_text("Answer it first")
+        await window("composer").press("Enter")
+        await window.see("composer").to_have_value("More words.")
         await chain.click()
         await window.see("current-agent").to_have_text("Executor")
         await window("allow").click()

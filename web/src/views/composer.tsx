@@ -4,9 +4,9 @@ import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { begun, taken, typed } from "../draft.ts";
-import { atWork } from "../runs.ts";
+import { atWork, isBelow } from "../runs.ts";
 import type { Session } from "../shapes.ts";
-import { connection, openId, shown, typeNext } from "../store.ts";
+import { approvals, connection, openId, shown, typeNext } from "../store.ts";
 import * as talk from "../talk.ts";
 import { Controls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";
@@ -17,7 +17,9 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   const line = useRef<Promise<void>>(Promise.resolve());
   const area = useRef<HTMLTextAreaElement>(null);
   const run = atWork(id);
+  const asks = run !== null && approvals.value.some((each) => isBelow(each.run_id, run.id));
   const queues = run !== null && run.waitsFor !== "person";
+  const shut = asks || connection.value === "lost";
   const told = shown.value?.session_id === id ? shown.value.draft : null;
   useEffect(() => {
     text.value = begun(id, told);
@@ -33,7 +35,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   /** One after the other, in the order in which they were typed; what could not be sent comes back. */
   const send = (): void => {
     const words = text.value;
-    if (!words.trim() || connection.value === "lost") return;
+    if (!words.trim() || shut) return;
     text.value = "";
     const ready = taken(id, words);
     line.current = line.current.then(async () => {
@@ -45,11 +47,11 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   };
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
-      <Area area={area} text={text.value} write={write} send={send} label={`Message to ${session.agent}`} hint={queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <Area area={area} text={text.value} write={write} send={send} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer, in the strip above" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
-        <span class="hint">{queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
+        <span class="hint">{asks ? "Answer it first: more words would only wait" : queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <Controls run={run} />}
-        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || connection.value === "lost"} aria-label={queues ? "Queue" : "Send"}>
+        <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || shut} aria-label={queues ? "Queue" : "Send"}>
           <Icon name={queues ? "queue" : "send"} size={14} /> {queues ? "Queue" : "Send"}
         </button>
       </div>

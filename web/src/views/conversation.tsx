@@ -21,7 +21,7 @@ import { Coming, Fell, OnItsWay, Queued, Told, Words } from "./words.tsx";
 export function Conversation(): JSX.Element {
   const session = open.value;
   if (talk.state.value === "gone") return <Gone />;
-  if (!session) return <main class="main" id="main"><p class="quiet centre">Opening…</p></main>;
+  if (!session) return <Opening />;
   return (
     <main class="main" id="main" style={hue(session.agent)}>
       <Head session={session} />
@@ -29,6 +29,10 @@ export function Conversation(): JSX.Element {
       <Composer session={session} />
     </main>
   );
+}
+
+export function Opening(): JSX.Element {
+  return <main class="main" id="main"><p class="quiet centre opening">Opening…</p></main>;
 }
 
 function Gone(): JSX.Element {

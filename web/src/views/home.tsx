@@ -3,7 +3,7 @@
 import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useRef } from "preact/hooks";
-import { create, home, usual } from "../deeds.ts";
+import { begin, home, usual } from "../deeds.ts";
 import { hue } from "../hue.ts";
 import type { Agent } from "../shapes.ts";
 import { agents, current, health, sessions } from "../store.ts";
@@ -45,7 +45,7 @@ function Begin(): JSX.Element {
     const words = text.value.trim();
     if (!words || !agent || busy.value) return;
     busy.value = true;
-    const made = await create(agent, folder.value.trim() || undefined);
+    const made = await begin(agent, folder.value.trim() || undefined);
     busy.value = false;
     if (!made) return;
     await new Promise<void>((done) => setTimeout(done));

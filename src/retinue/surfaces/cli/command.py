@@ -80,7 +80,7 @@ def on_app(*, quiet: bool = False, acts: bool = False) -> Callable[[Work[P]], Ca
                     app.operator.tell = functools.partial(terminal.note, colour="33")
                     near = app.beside_daemon() if quiet or acts else nullcontext(Terms.ALONE)
                     async with near as terms:
-                        if quiet and terms is Terms.STRANGERS:
+                        if quiet and terms is Terms.STRANGERS and not kwargs.get("background"):
                             terminal.note(STRANGERS, colour="33")
                         code = await work(app, terminal, *args, **kwargs)
                     if not quiet:

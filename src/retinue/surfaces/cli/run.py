@@ -94,8 +94,10 @@ async def _left_to_the_daemon(app: App, terminal: Terminal, task: str | None, **
     if not app.config.keeps:
         raise Usage("--background and --forget exclude each other: what nobody keeps ends with this command")
     daemon = await ready(app.config.home, until_idle=True)
+    if daemon.get("settings") != app.config.fingerprint():
+        terminal.note("the daemon was started with other settings, and those count for this run", colour="33")
     left = await app.start(task, owner=daemon["owner"], **wishes)
-    await remote.look(app.config.home)
+    await remote.hello(app.config.home)
     terminal.facts(as_json(left))
     return 0
 

@@ -13,7 +13,6 @@ from retinue import app as application
 from retinue import remote
 from retinue.app.wiring import later
 from retinue.config import load
-from retinue.engine.owner import Owner
 from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.command import plainly
 from retinue.surfaces.cli.front import DAEMON
@@ -21,7 +20,6 @@ from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.terminal import Terminal
 
 START_SECONDS = 15.0
-LEAVING = "leaving"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -91,11 +89,11 @@ def _again(wishes: dict[str, Any]) -> list[str]:
 
 
 async def ready(home: Path, *, until_idle: bool = False, words: list[str] | None = None) -> dict[str, Any]:
-    """The daemon of this home: the one that is there, or one that is started now. One that leaves is waited for."""
+    """The daemon of this home: the one that is there, or one that is started now."""
     while facts := await remote.hello(home):
-        if facts.get("state") != LEAVING:
+        if facts["looking"]:
             return facts
-        await asyncio.sleep(0.05)
+        await asyncio.sleep(0.05)  # it is about to leave
     home.mkdir(mode=0o700, parents=True, exist_ok=True)
     (home / "logs").mkdir(mode=0o700, exist_ok=True)
     log = home / "logs" / "daemon.log"
@@ -133,7 +131,7 @@ async def _stopped(home: Path, terminal: Terminal) -> int:
     if facts is None:
         terminal.note("no daemon is running")
         return 0
-    while await remote.hello(home) or Owner.alive(home, facts["owner"]):  # noqa: ASYNC110  (another process ends)
+    while await remote.hello(home):  # noqa: ASYNC110  (another process ends: nothing to wait on)
         await asyncio.sleep(0.05)
     terminal.facts(facts | {"stopped": True})
     return 0

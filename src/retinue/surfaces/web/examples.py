@@ -180,7 +180,14 @@ GIVEN: Mapping[tuple[str, str], Any] = {
         "seq": 128,
         "counts": {"sessions": 3, "queued": 0, "running": 1, "waiting": 0, "approvals": 0, "inbox": 1},
     },
-    ("POST", "/api/look"): {"looking": True},
+    ("POST", "/api/look"): {
+        "looking": True,
+        "version": "0.1.0",
+        "pid": 4711,
+        "owner": "432f1ea6-7847-4d2a-9ec6-3fba747fc09c",
+        "settings": "81d9fb8f8762b4e907479029a9f54c94",
+        "seq": 128,
+    },
     ("POST", "/api/links"): {"url": "http://127.0.0.1:8765/enter/6S1W2Vz"},
     ("POST", "/api/stop"): {
         "pid": 4711,

@@ -1,12 +1,13 @@
 """The house: what every route acts through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 
 from retinue.app import App
 from retinue.surfaces.web.hub import Hub
 from retinue.surfaces.web.keys import Keys
+from retinue.surfaces.web.rows import Rows
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,8 +20,7 @@ class House:
     """Where the page is."""
     bound: str = "127.0.0.1"
     """What the page's port listens on."""
-    state: Callable[[], str]
-    """`working`, or `leaving`: then nothing more is handed to it."""
-    look: Callable[[], None]
-    """Something was left for this process."""
+    look: Callable[[], bool]
+    """Something was left for this process. False: it is about to leave, and takes nothing more."""
     stop: Callable[[], None]
+    rows: Rows = field(default_factory=Rows)

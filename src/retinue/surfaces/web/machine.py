@@ -7,38 +7,32 @@ from typing import Any
 from retinue import __version__
 from retinue.domain.right import Right
 from retinue.domain.run import iso
+from retinue.store.shelf import LATELY
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Route, Wish
-from retinue.surfaces.web.shapes import Health, Hello, Link, Looking, Stopping
+from retinue.surfaces.web.shapes import Health, Link, Looking, Stopping
 
 Anything = Wish[Any, Any]
 PLAYED = ("local:", "scripted:")
 """Models that show how things work, and do little else."""
 
 
-async def hello(house: House, _wish: Anything) -> dict[str, Any]:
-    """Nothing is counted for it: every command asks."""
+async def health(house: House, _wish: Anything) -> dict[str, Any]:
+    app = house.app
+    live = Counter(str(run.status) for run in await app.runs(live=True))
     return {
         "version": __version__,
         "pid": os.getpid(),
-        "owner": house.app.owner,
-        "settings": house.app.config.fingerprint(),
-        "state": house.state(),
+        "owner": app.owner,
+        "settings": app.config.fingerprint(),
         "url": house.url,
         "started_at": iso(house.started_at),
-        "seq": await house.app.last_seq(),
-    }
-
-
-async def health(house: House, wish: Anything) -> dict[str, Any]:
-    app = house.app
-    live = Counter(str(run.status) for run in await app.runs(live=True))
-    return await hello(house, wish) | {
         "sandbox": str(await app.level()),
         "model": app.config.default_model(),
         "demonstration": (app.config.default_model() or "").startswith(PLAYED),
+        "seq": await app.last_seq(),
         "counts": {
-            "sessions": len(await app.sessions()),
+            "sessions": len(await app.sessions(age=LATELY)),
             "queued": live["queued"],
             "running": live["running"],
             "waiting": live["waiting"],
@@ -49,8 +43,16 @@ async def health(house: House, wish: Anything) -> dict[str, Any]:
 
 
 async def look(house: House, _wish: Anything) -> dict[str, Any]:
-    house.look()
-    return {"looking": True}
+    """Every command that works runs asks this first: it must cost nothing, whatever the home holds."""
+    app = house.app
+    return {
+        "looking": house.look(),
+        "version": __version__,
+        "pid": os.getpid(),
+        "owner": app.owner,
+        "settings": app.config.fingerprint(),
+        "seq": await app.last_seq(),
+    }
 
 
 async def link(house: House, _wish: Anything) -> dict[str, Any]:
@@ -63,14 +65,6 @@ async def stop(house: House, _wish: Anything) -> dict[str, Any]:
 
 
 ROUTES = (
-    Route(
-        method="GET",
-        path="/api/hello",
-        right=Right.READ,
-        does=hello,
-        says="Which daemon this is, with what settings, and how far its events are.",
-        gives=Hello,
-    ),
     Route(
         method="GET",
         path="/api/health",

@@ -3,6 +3,7 @@
 from typing import Any
 
 from msgspec import UNSET
+from starlette.responses import Response
 
 from retinue.domain.right import Right
 from retinue.surfaces.web.asked import Branching, Change, Drafted, NewSession, SessionsQuery
@@ -13,11 +14,12 @@ from retinue.surfaces.web.shapes import Deleted, Saved, SessionRow, SessionShown
 BUSY = "It is at work, or another process has it open."
 
 
-async def listed(house: House, wish: Wish[SessionsQuery, Nothing]) -> list[dict[str, Any]]:
+async def listed(house: House, wish: Wish[SessionsQuery, Nothing]) -> Response:
     asked = wish.query
-    return await house.app.session_rows(
+    found = await house.app.session_list(
         agent=asked.agent, children=asked.children, words=asked.q, limit=asked.limit
     )
+    return Response(await house.rows.array(found), media_type="application/json")
 
 
 async def created(house: House, wish: Wish[Nothing, NewSession]) -> dict[str, Any]:

@@ -31,28 +31,29 @@ class Counts(Shape):
     inbox: Annotated[int, Meta(description="Results that nobody has heard of.")]
 
 
-class Hello(Shape):
+class Health(Shape):
     version: str
     pid: int
-    owner: Annotated[str, Meta(description="What runs are handed to it by.")]
-    settings: Annotated[str, Meta(description="A digest of all that decides how a run goes.")]
-    state: Annotated[str, Meta(description="working, or leaving.")]
+    owner: str
+    settings: str
     url: str
     started_at: Time
-    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
-
-
-class Health(Hello):
     sandbox: Annotated[str, Meta(description="How tightly commands are held: strict, landlock or none.")]
     model: Annotated[str | None, Meta(description="The default model, as driver:model.")]
     demonstration: Annotated[
         bool, Meta(description="The default model is one that only shows how things work.")
     ]
+    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
     counts: Counts
 
 
 class Looking(Shape):
-    looking: bool
+    looking: Annotated[bool, Meta(description="False: it is about to leave, and takes nothing more.")]
+    version: str
+    pid: int
+    owner: str
+    settings: str
+    seq: Annotated[int, Meta(description="The number of the newest durable event.")]
 
 
 class Link(Shape):

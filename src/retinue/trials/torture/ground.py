@@ -130,7 +130,7 @@ class Ground:
                 await app.start(
                     task(f"{tree}/lead"), agent="lead", workspace=self.work, owner=daemon["owner"]
                 )
-        await remote.look(self.home)
+        await remote.hello(self.home)
 
     async def rows(self) -> tuple[list[Run], list[Approval]]:
         """All runs, and what waits for a person. The ledger is let go of at once: it is not ours."""

@@ -1,0 +1,113 @@
+"""A page whose daemon dies: it says so, goes on by itself, and shows everything once."""
+
+import signal
+from typing import Any
+from urllib.parse import urlsplit
+
+from retinue.testing.replies import Answer, calls, reply, silence
+
+ENTRIES = "all => all.map(each => each.dataset.entry)"
+
+
+async def entries_of(house: Any, session: dict[str, Any]) -> list[str]:
+    """What a page draws of the conversation's file, in its order."""
+    read = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+    return [
+        each["id"] for each in read if each["kind"] == "called" or (each["kind"] == "said" and each["text"])
+    ]
+
+
+async def restarted(house: Any) -> None:
+    await house.start(urlsplit(str(house.base)).port)
+
+
+async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle_of_a_word(alone: Any):
+    heard: list[Any] = []
+
+    async def cut_once(asked: Any) -> Answer:
+        heard.append(asked)
+        whole = reply("These words are heard to their very end.")
+        return silence(900, whole) if len(heard) == 1 else whole
+
+    async with alone() as house:
+        await house.start()
+        (house.folder / "port.txt").write_text("Brest\n")
+        task = house.plays(
+            "Say it whole.", calls(("read", {"path": "port.txt"}), text="First I read."), cut_once
+        )
+        after = house.plays("And afterwards?", reply("Afterwards too."))
+        session = await house.session()
+        async with house.opened() as window:
+            await window.goes(session["session_id"])
+            await window.says(task)
+            await window.see("streaming").to_contain_text("These")
+            await house.end(signal.SIGKILL)
+            await window.see("lost").to_be_visible()
+            await window.see("send").to_be_disabled()
+            await window("composer").fill("typed meanwhile")
+            await restarted(house)
+            await window.see("lost").to_have_count(0)
+            await window.see(window("said-agent").locator(".prose")).to_have_text(
+                ["First I read.", "These words are heard to their very end."]
+            )
+            await window.see("streaming").to_have_count(0)
+            await window.see("composer").to_have_value("typed meanwhile")
+            shown = await window("conversation").locator("[data-entry]").evaluate_all(ENTRIES)
+            assert shown == await entries_of(house, session)
+            await window.says(after)
+            await window.see(window("said-agent").locator(".prose").last).to_have_text("Afterwards too.")
+            shown = await window("conversation").locator("[data-entry]").evaluate_all(ENTRIES)
+            assert shown == await entries_of(house, session)
+            assert len(shown) == len(set(shown))
+        assert len(heard) == 2
+
+
+async def test_a_question_and_a_child_outlive_the_daemon(alone: Any):
+    async with alone() as house:
+        await house.start()
+        prompt = house.plays(
+            "Write it down.", calls(("write", {"path": "a.txt", "content": "a\n"})), reply("It is written.")
+        )
+        task = house.plays(
+            "Have it written down.",
+            calls(("agent", {"agent_name": "executor", "task_prompt": prompt})),
+            reply("It is."),
+        )
+        session = await house.session()
+        async with house.opened() as window:
+            await window.goes(session["session_id"])
+            await window.says(task)
+            await window.see("approval").to_be_visible()
+            await house.end(signal.SIGKILL)
+            await window.see("lost").to_be_visible()
+            await restarted(house)
+            await window.see("lost").to_have_count(0)
+            await window.see("card-status").to_have_text("Waiting for an approval")
+            await window.see("approval").to_have_count(1)
+            await window("allow").click()
+            await window.see(window("said-agent").locator(".prose")).to_have_text(["It is."])
+            await window.see("card").to_have_count(0)
+            await window.see("child-line", status="done").to_have_count(1)
+            shown = await window("conversation").locator("[data-entry]").evaluate_all(ENTRIES)
+            assert shown == await entries_of(house, session)
+        assert (house.folder / "a.txt").read_text() == "a\n"
+
+
+async def test_a_link_opens_once_and_a_browser_that_came_in_stays_in(alone: Any):
+    async with alone() as house:
+        await house.start()
+        link = (await house.api("POST", "/links"))["url"]
+        async with house.opened() as window:
+            stranger = await (await house.browser.new_context()).new_page()
+            await stranger.goto(house.base)
+            assert "needs a link" in await stranger.inner_text("h1")
+            await stranger.goto(link)
+            await stranger.locator("[data-test=home-form]").wait_for()
+            other = await (await house.browser.new_context()).new_page()
+            await other.goto(link)
+            assert "used before" in await other.inner_text("h1")
+            await house.end(signal.SIGKILL)
+            await restarted(house)
+            await window.page.reload()
+            await window.see("home-form").to_be_visible()
+            await window.see("lost").to_have_count(0)
