@@ -7,7 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.replies import Answer, calls, reply, status
 
 EXPLORE = ("explore", {"task_prompt": "Look around."})
 
@@ -50,10 +50,45 @@ async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(mac
     """Shows: L009, L014."""
     async with machine.serving(plays(reply("Too late, and at length.", delay=40))):
         root = await killed_while_waiting(machine, "--timeout", "6")
-        await machine("runs", "resume")
+        assert (await machine("runs", "resume")).code == 4
         ended = {run["agent"]: run for run in (await machine("runs", "history", "--json")).json}
     assert (ended["general"]["run_id"], ended["general"]["status"]) == (root, "timed_out")
     assert (ended["explorer"]["status"], ended["explorer"]["reason"]) == ("cancelled", "deserted")
+
+
+async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming_the_run_ends_with(
+    machine: Any,
+):
+    """Shows: L014."""
+    async with machine.serving(plays(reply("Too late, and at length.", delay=40))):
+        root = await killed_while_waiting(machine, "--timeout", "6")
+        await asyncio.sleep(6)
+        resumed = await machine("runs", "resume", root, "--json")
+    ended = {run["agent"]: (run["status"], run["reason"]) for run in resumed.json}
+    assert ended == {"general": ("timed_out", "deadline"), "explorer": ("cancelled", "deserted")}
+    assert resumed.code == 4
+
+
+async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(machine: Any):
+    """Whoever asked for it has left by an exit, and is done."""
+    machine.agent("coder", "tools: [sessions_spawn]\nexits: [submit_for_review]\n", "You code.")
+    spawns = ("sessions_spawn", {"task": "Look around."})
+    leaves = ("submit_for_review", {"summary": "Sent."})
+    resuming = asyncio.Event()
+
+    def script(asked: Any) -> Answer:
+        if "Look around." in json.dumps(asked.messages[1]):
+            return status(400, "no") if resuming.is_set() else reply("Never.", delay=600)
+        return calls(leaves) if asked.turns else calls(spawns, leaves)
+
+    async with machine.serving(script):
+        process = await machine.started("run", "--agent", "coder", "--json", "Go.")
+        await machine.asked(2)
+        await machine.killed(process)
+        resuming.set()
+        resumed = await machine("runs", "resume", "--json")
+    assert sorted(run["status"] for run in resumed.json) == ["done", "failed"]
+    assert resumed.code == 1
 
 
 def changed(folder: Path) -> None:

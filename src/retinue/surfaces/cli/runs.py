@@ -118,8 +118,12 @@ runs.add_command(detach_run)
 @click.argument("run", required=False)
 @on_app(quiet=True)
 async def resume(app: App, terminal: Terminal, run: str | None) -> int:
-    """Go on with RUN, or with every run whose process has died, until they end."""
+    """Go on with RUN, or with every run whose process has died, until they end.
+
+    The exit code is that of RUN, or else of the worst of those that nobody else answers for.
+    """
     person = Person(terminal=terminal)
+    since = app.chance.now()
     progress = Progress(terminal.footer, asking=person.turn.locked)
     with app.listen(progress.hear), interrupts() as pressed:
         taken = await app.resume(run)
@@ -132,7 +136,16 @@ async def resume(app: App, terminal: Terminal, run: str | None) -> int:
         async with progress.shown(app):
             done = await ended(app, everyone, pressed, person, leaving=progress.stop)
     terminal.rows([as_json(one) for one in done], RUN_COLUMNS, empty="no run was interrupted")
-    return max((exit_code(one) for one in done), default=0)
+    told = answerable(done, since) if run is None else [one for one in done if one.id == taken[0].id]
+    return max((exit_code(one) for one in told), default=0)
+
+
+def answerable(done: Sequence[Run], since: datetime) -> list[Run]:
+    """Those whose end is nobody else's to tell. A run below one that came to its end since then, or has not, was part of
+    its work: that one knows what it made of it."""
+    tops = {one.id: one for one in done if one.id == one.root}
+    over = {each.id for each in tops.values() if each.ended_at is not None and each.ended_at < since}
+    return [one for one in done if one.id in tops or one.root in over or one.root not in tops]
 
 
 def in_words(run: Run, relatives: Sequence[Run], approvals: Sequence[str]) -> list[str]:
