@@ -13,6 +13,7 @@ from retinue import app as application
 from retinue import remote
 from retinue.app.wiring import later
 from retinue.config import load
+from retinue.engine.owner import Owner
 from retinue.errors import Failed, Usage
 from retinue.surfaces.cli.command import plainly
 from retinue.surfaces.cli.front import DAEMON
@@ -131,7 +132,7 @@ async def _stopped(home: Path, terminal: Terminal) -> int:
     if facts is None:
         terminal.note("no daemon is running")
         return 0
-    while await remote.hello(home):  # noqa: ASYNC110  (another process ends: nothing to wait on)
+    while await remote.hello(home) or Owner.alive(home, facts["owner"]):  # noqa: ASYNC110  (another process ends)
         await asyncio.sleep(0.05)
     terminal.facts(facts | {"stopped": True})
     return 0

@@ -21,6 +21,8 @@ from retinue.surfaces.web.table import ROUTES
 LOOK_SECONDS = 2.0
 """How often it looks for what dead processes left behind. What is handed to it, it is told of at once."""
 DRAIN_SECONDS = 10.0
+LEAVE_SECONDS = DRAIN_SECONDS + 2.0
+"""How long another daemon may take to leave."""
 IDLE_SECONDS = 10.0
 
 
@@ -49,7 +51,7 @@ class Daemon:
         """What is wrong at the moment."""
 
     async def serve(self, *, host: str, port: int | None, until_idle: bool, link: bool) -> None:
-        lock = self._alone()
+        lock = await self._alone()
         if told := await self._app.sound():
             self._tell(told)
         page = page_socket(host, port)
@@ -118,16 +120,16 @@ class Daemon:
         self._said = ""
         return moving
 
-    def _alone(self) -> int:
-        """One daemon for a home; the kernel frees the place of a dead one."""
+    async def _alone(self) -> int:
+        """One daemon for a home; the kernel frees the place of a dead one, and one that leaves is waited for."""
         descriptor = os.open(self._home / "daemon.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            os.close(descriptor)
-            raise Refused(
-                f"a daemon is at work in {self._home} already: `retinue serve --stop` stops it"
-            ) from error
+        until = asyncio.get_running_loop().time() + LEAVE_SECONDS
+        while not _locked(descriptor):
+            there = await remote.hello(self._home)
+            if (there and there["looking"]) or asyncio.get_running_loop().time() >= until:
+                os.close(descriptor)
+                raise Refused(f"a daemon is at work in {self._home} already: `retinue serve --stop` stops it")
+            await asyncio.sleep(0.05)
         return descriptor
 
     def _looked(self) -> bool:
@@ -147,3 +149,11 @@ class Daemon:
         loop = asyncio.get_running_loop()
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             loop.add_signal_handler(each, heard)
+
+
+def _locked(descriptor: int) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
