@@ -40,7 +40,7 @@ async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle
         async with house.opened() as window:
             await window.goes(session["session_id"])
             await window.says(task)
-            await window.see("streaming").to_contain_text("These")
+            await window.see(window("streaming").last).to_contain_text("These")
             await house.end(signal.SIGKILL)
             await window.see("lost").to_be_visible()
             await window.see("send").to_be_disabled()

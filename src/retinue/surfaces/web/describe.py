@@ -16,9 +16,11 @@ ERRORS: Mapping[int, str] = {
     403: "The key has not the right, the request comes from another origin, or a rule says no.",
     408: "The body came too slowly.",
     413: "The body is too large.",
+    414: "The address is too long.",
     415: "The body is not JSON.",
     421: "Another host is meant.",
     429: "Too many wrong keys came from there; Retry-After says when to try again.",
+    431: "The headers are too many, or too long.",
     500: "A defect of Retinue: the log in its home has the details.",
     503: "There is no room: on the disk, or for one more connection.",
 }
