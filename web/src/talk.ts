@@ -17,6 +17,8 @@ export interface Flow {
   thinking: string;
   /** Its beginning was not heard here. */
   cut: boolean;
+  /** The reply of its run that was saved before it began; null: nobody knows. */
+  after: string | null;
   savedAs: string;
 }
 
@@ -83,7 +85,7 @@ const body = computed<readonly Item[]>(() => {
 const tail = stable<Item>(() => {
   const there = new Set(lines.value.map((line) => line.id));
   const speaking = body.value.findLast((item) => item.is === "said");
-  const found: Item[] = flows.value.filter((flow) => !over(flow)).map((flow) => (
+  const found: Item[] = flows.value.filter((flow) => !over(flow) && !covered(flow)).map((flow) => (
     { key: `f${flow.run}${flow.savedAs}`, is: "flow", flow, again: speaking?.is === "said" && speaking.said.by === "agent" && flow.run === speaking.said.run }
   ));
   const sending = pending.value.filter((sent) => !there.has(sent.run) && !waits(sent) && !ended(sent));
@@ -113,6 +115,20 @@ function stable<T>(list: () => T[], parts: (item: T) => unknown[]): ReadonlySign
   });
 }
 
+/** It was fetched before the stream told that it was saved: it is shown once. */
+function covered(flow: Flow): boolean {
+  if (flow.after === null) return false;
+  const all = lines.value;
+  for (let i = all.length - 1; i >= 0; i--) {
+    const line = all[i]!;
+    if (line.id === flow.after) return false;
+    if (line.kind === "said" && line.by === "agent" && line.run === flow.run) {
+      return flow.after === "" || all.some((each) => each.id === flow.after);
+    }
+  }
+  return false;
+}
+
 /** Its run stands in the queue behind another of this conversation. */
 function waits(sent: Pending): boolean {
   return runs.runs.value.get(sent.run)?.status === "queued" && runs.ofSession(openId.value ?? "").some((run) => run.id < sent.run && runs.isLive(run));
@@ -135,6 +151,7 @@ export function clear(): void {
     flows.value = [];
     pending.value = [];
     thoughts.value = new Map();
+    saved.clear();
     atStart.value = false;
     older.value = false;
     shown.value = null;
@@ -329,20 +346,31 @@ function flow(event: Told): void {
   const thinking = event.kind === "thinking.delta" ? words : "";
   if (at < 0) {
     const cut = joined.delete("*") || joined.delete(event.run);
-    flows.value = [...flows.value, { run: event.run, text, thinking, cut, savedAs: "" }];
+    flows.value = [...flows.value, { run: event.run, text, thinking, cut, after: cut ? null : before(event.run), savedAs: "" }];
     return;
   }
   flows.value = flows.value.map((each, i) => (i === at ? { ...each, text: each.text + text, thinking: each.thinking + thinking } : each));
 }
 
+/** The last reply of a run that is known to be saved. */
+function before(run: string): string | null {
+  if (saved.has(run)) return saved.get(run)!;
+  if (state.value !== "ready") return null;
+  return lines.value.findLast((line) => line.kind === "said" && line.by === "agent" && line.run === run)?.id ?? "";
+}
+
+const saved = new Map<string, string>();
+
 function save(event: Told): void {
   joined.delete("*");
+  saved.set(event.run, event.entry ?? "");
   flows.value = flows.value.map((each) => (each.run === event.run && !each.savedAs ? { ...each, savedAs: event.entry ?? "" } : each));
 }
 
 /** Words in flight when the connection was lost are incomplete: what is saved will tell. */
 export function interrupted(): void {
   joined = new Set(runs.live.value.map((run) => run.id));
+  saved.clear();
   flows.value = flows.value.filter((each) => each.savedAs);
 }
 
