@@ -47,6 +47,7 @@ SHOWN: dict[str, Any] = ROW | {
     "draft": "",
     "announcements": [],
     "approvals": [],
+    "questions": [],
     "preset": "live",
     "permissions": None,
     "problems": [],
@@ -109,7 +110,7 @@ RUN: dict[str, Any] = {
     "effects": [],
     "call": None,
 }
-RUN_SHOWN = RUN | {"sandbox": None}
+RUN_SHOWN: dict[str, Any] = RUN | {"sandbox": None, "questions": []}
 APPROVAL: dict[str, Any] = {
     "id": APPROVAL_ID,
     "run_id": RUN_ID,
