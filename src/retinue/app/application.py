@@ -29,7 +29,7 @@ from retinue.domain.approval import Policy
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.redact import Redactor
-from retinue.domain.run import Run, Status, iso
+from retinue.domain.run import Run, Status, Waiting, iso
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
@@ -62,6 +62,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             sweep(config.home)
         self._owner = Owner(config.home)
         self._ledger_seen = False
+        self._answers = dict[str, tuple[str, str]]()
         self._commands = Commands(config)
         with suppress(OSError):  # the same
             for note in self._commands.sweep():
@@ -199,9 +200,11 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
 
     async def _resumed(self, run: Run) -> list[Run]:
         if run.status.live and self._lives(run):
-            if run.owner == self._worker():
+            if run.owner == self._worker() != self._owner.id:
                 return [run]  # the daemon beside this process goes on with it already
             raise Conflict(f"run {run.id} is being worked by another process")
+        if run.waiting_for is Waiting.PERSON and not run.aside:
+            return [run]  # it asks a question, and goes on with the answer
         if run.status.live:
             await self.store.find(run.session_id)  # nothing is begun again in a conversation that is gone
         below = await self._ledger.look(lambda tx: descendants(run, tx))
