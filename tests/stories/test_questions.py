@@ -72,6 +72,7 @@ async def test_a_question_outlives_the_daemon_and_every_process(machine: Any):
         assert [
             (each["status"], each["waiting_for"]) for each in (await machine("runs", "list", "--json")).json
         ] == [("waiting", "person")]
+        assert (await machine("runs", "resume", asked["run_id"])).code == 6
         sent = await machine("send", asked["slug"], "red")
         assert (sent.code, sent.out, results(server)) == (0, "So be it.\n", ["red"])
 

@@ -31,6 +31,7 @@ class Ear:
     def born(self, run: str) -> None:
         """Nothing was said in it yet."""
         self._known.setdefault(run, set())
+        self._at.setdefault(run, 0)
 
     async def follow(self, runs: Iterable[Run]) -> None:
         """Of these no word is to be missed from now on."""
@@ -45,7 +46,7 @@ class Ear:
 
     async def hear(self, event: Event) -> None:
         if event.n and event.run:
-            self._count(event)
+            await self._count(event)
         whole = event.run in self._at
         if event.kind == "text.delta" and not whole:
             return
@@ -62,9 +63,8 @@ class Ear:
 
     async def cut_off(self) -> None:
         """The line is gone. What was being said is said again, by whoever goes on; what stands in the file was said."""
-        speaking, self._speaking = self._speaking, {}
-        for event in speaking.values():
-            self._heard(replace(event, kind="text.discarded", data={}))
+        for run in [*self._speaking]:
+            self._take_back(run)
         self._at.clear()
         await self.settle()
 
@@ -73,13 +73,21 @@ class Ear:
         for run in [each for each in self._followed if each not in self._at]:
             await self._caught_up(run)
 
-    def _count(self, event: Event) -> None:
+    async def _count(self, event: Event) -> None:
         """A reply was heard from its beginning when that was heard, and nothing is missing since."""
         turn = event.kind == "run.state" and event.data.get("phase") == "wait" and "note" not in event.data
-        if turn or event.kind == "text.discarded" or self._at.get(event.run, -1) == event.n - 1:
+        begins = turn or event.kind == "text.discarded"
+        if missed := self._at.pop(event.run, -1) != event.n - 1:
+            self._take_back(event.run)
+            if begins and event.run in self._followed:
+                await self._caught_up(event.run)
+        if begins or not missed:
             self._at[event.run] = event.n
-        else:
-            self._at.pop(event.run, None)
+
+    def _take_back(self, run: str) -> None:
+        """Of what is being said something is missing: none of it counts."""
+        if (event := self._speaking.pop(run, None)) is not None:
+            self._heard(replace(event, kind="text.discarded", data={}))
 
     async def _over(self, run: str) -> None:
         if run in self._followed and run not in self._at:

@@ -1,0 +1,136 @@
+"""The ear: every word of the runs one follows is heard once, whatever is missed of what is told."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from retinue.app.ear import Ear
+from retinue.domain.event import Event, Kind
+from retinue.domain.run import Ask, Run
+from retinue.domain.transcript import Said
+
+NOW = datetime(2026, 11, 16, tzinfo=UTC)
+RUN = Run(
+    id="R",
+    ask=Ask(key="k", agent="general", task="Go."),
+    session_id="S",
+    slug="s",
+    key="s/main",
+    agent="general",
+    path="/s/session.md",
+    created_at=NOW,
+)
+
+
+class Listener:
+    """Shows words as a pipe does: those of a reply together, once it is saved."""
+
+    def __init__(self) -> None:
+        self.file: list[Said] = []
+        self.said: list[str] = []
+        self._turn: list[str] = []
+        self.ear = Ear(self._heard, self._read)
+        self._n = 0
+
+    async def _read(self, _run: Run) -> list[Said]:
+        return list(self.file)
+
+    def _heard(self, event: Event) -> None:
+        if event.kind == "text.delta":
+            self._turn.append(event.data["text"])
+        elif event.kind == "text.discarded":
+            self._turn.clear()
+        elif event.kind == "entry.saved" and self._turn:
+            self.said.append("".join(self._turn))
+            self._turn.clear()
+
+    async def tell(self, kind: Kind, *, lost: bool = False, durable: bool = False, **data: Any) -> None:
+        if not durable:
+            self._n += 1
+        if not lost:
+            n = 0 if durable else self._n
+            await self.ear.hear(
+                Event(kind=kind, at=NOW, session="S", run="R", agent="general", n=n, data=data)
+            )
+
+    async def reply(self, text: str, *, lost: str = "") -> None:
+        """The model says something; `lost` are the letters of those events that are not heard: b(eginning), the
+        words themselves, s(aved)."""
+        await self.tell("run.state", lost="b" in lost, phase="wait")
+        for word in text:
+            await self.tell("text.delta", lost=word in lost, text=word)
+        self.file.append(Said(id=f"e{len(self.file)}", by="agent", text=text, run="R"))
+        await self.tell("entry.saved", lost="s" in lost, entry=self.file[-1].id, of="agent")
+
+
+async def followed(*, from_birth: bool = True) -> Listener:
+    listener = Listener()
+    if from_birth:
+        listener.ear.born("R")
+    await listener.ear.follow([RUN])
+    return listener
+
+
+async def test_what_is_heard_from_its_beginning_is_passed_on_as_it_comes():
+    listener = await followed()
+    for text in ("XYZ", "", "XX"):
+        await listener.reply(text)
+    assert listener.said == ["XYZ", "XX"]
+
+
+async def test_whatever_is_missed_of_a_reply_it_is_heard_whole_and_once():
+    for lost in ("b", "s", "X", "Y", "Z", "bXYZ", "XYZ", "bX", "YZ", "Zs", "XYZs", "bXYZs"):
+        listener = await followed()
+        await listener.reply("XYZ", lost=lost)
+        await listener.reply("ZYX")
+        await listener.tell("run.ended", durable=True, status="done")
+        assert listener.said == ["XYZ", "ZYX"], lost
+
+
+async def test_replies_of_which_nothing_was_heard_come_before_the_next_or_at_the_end():
+    listener = await followed()
+    await listener.reply("X")
+    await listener.reply("Y", lost="bYs")
+    await listener.reply("Z", lost="b")
+    await listener.reply("V", lost="bVs")
+    await listener.tell("run.ended", durable=True, status="done")
+    assert listener.said == ["X", "Y", "Z", "V"]
+
+
+async def test_whoever_joins_later_hears_nothing_of_what_was_said_before():
+    listener = Listener()
+    listener.file.append(Said(id="before", by="agent", text="Old.", run="R"))
+    await listener.ear.follow([RUN])
+    await listener.reply("XYZ", lost="bX")
+    assert listener.said == ["XYZ"]
+
+
+async def test_a_line_that_is_cut_takes_back_what_was_begun_and_brings_what_stands_in_the_file():
+    listener = await followed()
+    await listener.tell("run.state", phase="wait")
+    await listener.tell("text.delta", text="X")
+    await listener.ear.cut_off()
+    assert listener.said == []
+    await listener.tell("text.delta", text="Y")
+    listener.file.append(Said(id="e0", by="agent", text="XYZ", run="R"))
+    await listener.ear.cut_off()
+    await listener.tell("entry.saved", entry="e0", of="agent")
+    assert listener.said == ["XYZ"]
+
+
+async def test_a_run_that_this_process_has_taken_up_is_not_read_from_its_file():
+    listener = await followed()
+    listener.ear.leave("R")
+    listener.file.append(Said(id="e0", by="agent", text="XYZ", run="R"))
+    await listener.ear.cut_off()
+    assert listener.said == []
+
+
+async def test_a_reply_that_is_asked_again_begins_anew():
+    listener = await followed()
+    await listener.tell("run.state", phase="wait")
+    await listener.tell("text.delta", text="half")
+    await listener.tell("text.discarded")
+    await listener.tell("text.delta", text="whole")
+    listener.file.append(Said(id="e0", by="agent", text="whole", run="R"))
+    await listener.tell("entry.saved", entry="e0", of="agent")
+    assert listener.said == ["whole"]

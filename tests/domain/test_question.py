@@ -1,0 +1,68 @@
+"""A question: which call of a run asks it, and what the words of an answer say."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from retinue.domain.question import Question, asked, chosen
+from retinue.domain.run import Ask, Run
+from retinue.domain.transcript import Called, Entry, Returned, Said
+
+RUN = Run(
+    id="r1",
+    ask=Ask(key="k", agent="general", task="Go."),
+    session_id="S",
+    slug="s",
+    key="s/main",
+    agent="general",
+    path="/s/session.md",
+    created_at=datetime(2026, 11, 16, tzinfo=UTC),
+)
+WORDS = Said(id="a1", by="agent", text="I ask.", run="r1")
+
+
+def call(of: str, args: str = '{"question": "Which?"}', *, tool: str = "ask_user", run: str = "r1") -> Called:
+    return Called(id=of, tool=tool, args=args, run=run)
+
+
+def question(*entries: Entry) -> Question | None:
+    return asked(RUN, entries)
+
+
+def test_the_first_open_call_since_the_model_spoke_is_the_question():
+    found = question(WORDS, call("c1"), call("c2", '{"question": "How?", "options": ["so", "so not"]}'))
+    assert found is not None
+    assert (found.call.id, found.text, found.options, found.told()) == ("c1", "Which?", (), "Which?")
+    found = question(
+        WORDS,
+        call("c1"),
+        call("c2", '{"question": "How?", "options": ["so", "so not"]}'),
+        Returned(of="c1", text="x"),
+    )
+    assert found is not None
+    assert (found.call.id, found.told()) == ("c2", "How? (so / so not)")
+
+
+def test_what_was_answered_or_asked_by_others_or_long_ago_is_none():
+    assert question() is None
+    assert question(WORDS, call("c1", tool="ls"), call("c2", run="r2")) is None
+    assert question(WORDS, call("c1"), Returned(of="c1", text="x")) is None
+    assert question(WORDS, call("c1"), Said(id="a2", by="agent", text="Never mind.", run="r1")) is None
+
+
+@pytest.mark.parametrize("args", ["{", "[]", '"x"', "{}", '{"question": "Which?", "options": 3}'])
+def test_a_call_that_a_person_broke_is_shown_as_it_stands(args: str):
+    found = question(WORDS, call("c1", args))
+    assert found is not None
+    assert (found.text, found.options) == (args, ())
+
+
+def test_a_number_picks_its_option_and_other_words_stand_for_themselves():
+    assert [chosen(words, ["red", "blue"]) for words in ("1", "2", "3", "0", "green", "²")] == [
+        "red",
+        "blue",
+        "3",
+        "0",
+        "green",
+        "²",
+    ]
