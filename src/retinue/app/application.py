@@ -205,8 +205,6 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             raise Conflict(f"run {run.id} is being worked by another process")
         if run.waiting_for is Waiting.PERSON and not run.aside:
             return [run]  # it asks a question, and goes on with the answer
-        if run.waiting_for is Waiting.PERSON and not run.aside:
-            return [run]  # it asks a question, and goes on with the answer
         if run.status.live:
             await self.store.find(run.session_id)  # nothing is begun again in a conversation that is gone
         below = await self._ledger.look(lambda tx: descendants(run, tx))

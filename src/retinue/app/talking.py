@@ -12,6 +12,7 @@ from retinue.app.sessions import LIVE
 from retinue.app.steering import entry_for
 from retinue.app.turns import Turns
 from retinue.domain.agent import NAME
+from retinue.domain.question import Question
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
@@ -29,6 +30,7 @@ from retinue.tools.doors.agents_message import behind, reported
 KEYED = "http:"
 """What the key of a wish begins with that a program gave a key of its own."""
 MOST_KEY = 200
+MOST_ANSWERS = 10_000
 LATER = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
 
 
@@ -51,11 +53,16 @@ class Talking(ABC):
     agents: DefinitionCatalogue
     redact: Redactor
     turns: Turns
+    _answers: dict[str, tuple[str, str]]
+    """Key → run and words, of messages that went on with a run that waited for them."""
     _ports: Ports
     _engine: LocalEngine
 
     @abstractmethod
     async def named(self, ref: str) -> Session: ...
+
+    @abstractmethod
+    async def questions(self, run: Run) -> list[Question]: ...
 
     @abstractmethod
     async def find_run(self, ref: str) -> Run: ...
@@ -97,7 +104,7 @@ class Talking(ABC):
                     await self._at_rest(run)
         now = await self.find_run(run.id)
         facts = await reported(now, self._ports, wait=message.wait, seconds=seconds, later=LATER)
-        return now, facts | (_asking(now) if message.wait else {})
+        return now, facts | (await self._asking(now) if message.wait else {})
 
     async def _said(self, session: Session, message: Message) -> Run:
         async with self.turns.of(session.id):
@@ -106,12 +113,21 @@ class Talking(ABC):
                 return self._same(*first, session, message)
             await self._undraft(session, message.content)
             run = await self.start(message.content, session=session.id, key=key)
-            return self._same(run, run.ask.task or "", session, message) if run.ask.key == key else run
+            if not key or run.ask.key == key:
+                return self._same(run, run.ask.task or "", session, message) if key else run
+            if len(self._answers) >= MOST_ANSWERS:
+                self._answers.pop(next(iter(self._answers)))
+            self._answers[key] = (run.id, self.redact(message.content))
+            return run
 
     async def _before(self, session: Session, key: str) -> tuple[Run, str] | None:
-        """What came of this key before: a run, and the words. Words to a run that waited for them stand in the file."""
+        """What came of this key before: a run, and the words. Words to a run that waited for them stand in the file;
+        what answered a question of it stands there without a key, and this process remembers it."""
         if first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key)):
             return first, first.ask.task or ""
+        if key in self._answers:
+            run, words = self._answers[key]
+            return await self.find_run(run), words
         span = Span(limit=1, around=entry_for(key), within=WINDOW)
         with suppress(NotFound):
             for entry in await self.store.page(session, span):
@@ -132,6 +148,14 @@ class Talking(ABC):
         if typed and content.strip().startswith(typed.strip()):
             await self.store.draft(session, "")
 
+    async def _asking(self, run: Run) -> dict[str, Any]:
+        """What a run that waits for words of a person says meanwhile."""
+        if run.waiting_for is not Waiting.PERSON:
+            return {}
+        asked = [each.told() for each in await self.questions(run)]
+        says = " ".join([*asked, "It waits for a person: say how to go on, and the same run does."])
+        return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": says}
+
     async def _at_rest(self, run: Run) -> None:
         """Until it has ended, or waits for words of a person. Others may work it, or answer what it asks."""
         while True:
@@ -140,14 +164,6 @@ class Talking(ABC):
             if now.status.final or (now.status is Status.WAITING and now.waiting_for is Waiting.PERSON):
                 return
             await self._engine.change()
-
-
-def _asking(run: Run) -> dict[str, Any]:
-    """What a run that waits for words of a person says meanwhile."""
-    if run.waiting_for is not Waiting.PERSON:
-        return {}
-    asks = "It waits for a person: say how to go on, and the same run does."
-    return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": asks}
 
 
 def _folder(workspace: str | None) -> str:

@@ -17,6 +17,7 @@ import pytest
 import retinue
 from retinue import remote
 from retinue.app import App
+from retinue.app.wiring import later
 from retinue.surfaces.web.daemon import serve
 from retinue.surfaces.web.route import Route
 from retinue.surfaces.web.shapes import Failed
@@ -184,7 +185,7 @@ def api(tmp_path: Path, isolated_env: dict[str, str]) -> Opening:
         work.mkdir(exist_ok=True)
         async with ModelServer(script or (lambda _asked: reply("ok"))) as server:
             env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
-            async with retinue.open(env=env, tools=tools) as app, serving(app):
+            async with retinue.open(env=env, tools=tools, ask=later) as app, serving(app):
                 with remote.address(app.config.home) as place:
                     connector = aiohttp.UnixConnector(place, limit=0)
                     async with aiohttp.ClientSession("http://daemon", connector=connector) as client:

@@ -249,3 +249,25 @@ async def _asks(home: Path, method: str, path: str, body: Any = None, key: str =
             client.request(method, path, json=body, headers=headers) as response,
         ):
             return json.loads(await response.read())
+
+
+async def test_a_question_is_told_and_answered_once_by_the_next_message(api: Any):
+    asks = calls(("ask_user", {"question": "Which colour?", "options": ["red", "blue"]}), text="One moment.")
+    async with api([asks, reply("So be it.")]) as it:
+        made = await it.session()
+        told = (await it.say(made["slug"], "Paint")).json
+        assert (told["status"], told["response"]) == ("waiting", "One moment.")
+        assert told["message"].startswith("Which colour? (red / blue)")
+        shown = (await it.get(f"/api/runs/{told['responseId']}")).json
+        assert [each["question"] for each in shown["questions"]] == ["Which colour?"]
+        again = [(await it.say(made["slug"], "2", key="k")).json for _ in range(2)]
+        assert [(each["responseId"], each["response"]) for each in again] == [
+            (told["responseId"], "So be it.")
+        ] * 2
+        returned = [
+            each
+            for each in (await it.get(f"/api/sessions/{made['slug']}/entries")).json
+            if each["kind"] == "returned"
+        ]
+        assert [each["text"] for each in returned] == ["blue"]
+        assert len((await it.get("/api/runs")).json) == 1
