@@ -32,6 +32,8 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
   const heights = useRef(new Map<string, number>());
   const reading = useRef<{ key: string; offset: number } | null>(null);
   const stick = useRef(true);
+  /** Where following the end has put the view: whoever finds it further up was moved there by the reader. */
+  const put = useRef(0);
   const was = useRef(rows.of);
   const turn = useSignal(0);
   const count = useRef(0);
@@ -43,6 +45,7 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     heights.current.clear();
     count.current++;
     stick.current = true;
+    put.current = 0;
     reading.current = null;
   }
 
@@ -59,12 +62,15 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
   const from = at(tops, top - MARGIN);
   const to = Math.min(rows.items.length, at(tops, top + view + MARGIN) + 1);
 
+  const scrolled = useRef<() => void>(() => undefined);
   /** After every change: what one reads stands where it stood, or the end is in view. */
   const hold = useCallback(() => {
     const outer = box.current;
     if (!outer) return;
+    if (stick.current && outer.scrollTop < put.current - 1 && !isAtEnd(outer)) return scrolled.current();
     if (stick.current) {
       outer.scrollTop = outer.scrollHeight;
+      put.current = outer.scrollTop;
       return;
     }
     const kept = reading.current && find(column.current, reading.current.key);
@@ -112,6 +118,7 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
 
   rows.toEnd.current = () => {
     stick.current = true;
+    put.current = 0;
     turn.value++;
     rows.ended(true);
   };
@@ -121,7 +128,7 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
   const onScroll = (): void => {
     const outer = box.current;
     if (!outer) return;
-    const end = outer.scrollHeight - outer.scrollTop - outer.clientHeight < AT_END;
+    const end = isAtEnd(outer);
     if (end !== stick.current) {
       stick.current = end;
       rows.ended(end);
@@ -130,6 +137,8 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     if (!covered(outer, column.current, drawn.current.from, drawn.current.to, rows.items.length)) turn.value++;
     if (outer.scrollTop < NEAR_TOP) rows.onTop();
   };
+
+  scrolled.current = onScroll;
 
   /** Remembers the first row in view, and how far it stands from the top; none, where one went further than rows are. */
   const note = (): void => {
@@ -190,6 +199,10 @@ function at(tops: Float64Array, height: number): number {
     else high = middle - 1;
   }
   return Math.max(0, low);
+}
+
+function isAtEnd(outer: HTMLElement): boolean {
+  return outer.scrollHeight - outer.scrollTop - outer.clientHeight < AT_END;
 }
 
 function find(column: HTMLElement | null, key: string): HTMLElement | null {
