@@ -1,0 +1,220 @@
+"""The page at any size: long conversations, narrow and wide windows, what it weighs, and what it shows when nothing is
+there."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from retinue.testing.replies import calls, reply
+
+MANY = 10_000
+MOST_ROWS = 120
+"""Entries in the document at once, whatever the conversation's length."""
+MOST_BYTES = 120_000
+COUNTED = """() => { window.most = 0; new MutationObserver(() => {
+    window.most = Math.max(window.most, document.querySelectorAll(".row").length);
+}).observe(document.body, { childList: true, subtree: true }); }"""
+TO_THE_TOP = """async (log) => {
+    const drawn = () => new Promise(done => requestAnimationFrame(done));
+    while (!document.querySelector(".earlier")?.textContent.startsWith("Begun") || log.scrollTop > 0) {
+        log.scrollTop = 0;
+        await drawn();
+    }
+    await drawn();
+}"""
+READING = """log => { const outer = log.getBoundingClientRect();
+    for (const each of log.querySelectorAll("[data-entry]")) { const box = each.getBoundingClientRect();
+        if (box.top >= outer.top) return { entry: each.dataset.entry, top: Math.round(box.top) }; } }"""
+WIDE = """() => { const log = document.querySelector("[role=log]");
+    return [document.documentElement.scrollWidth - innerWidth, document.body.scrollWidth - innerWidth,
+        log ? log.scrollWidth - log.clientWidth : 0].map((each) => Math.max(0, each)); }"""
+
+
+def long_file(session: dict[str, Any], count: int) -> str:
+    """A conversation of so many entries, as its file holds it."""
+    head = f"<!-- retinue 1 session={session['slug']} id={session['session_id']} branch=main -->\n\n"
+    body: list[str] = []
+    for i in range(0, count, 2):
+        one, two = f"01JCR{i:021d}", f"01JCR{i + 1:021d}"
+        body += [
+            f"<!-- user id={one} at=2026-01-01T00:00:00Z -->\nQuestion {i}, of some length, to be answered.\n\n"
+        ]
+        answer = f"Answer {i + 1}.\n\n" + "It has some lines of its own.\n" * (i % 7)
+        body += [f"<!-- agent id={two} at=2026-01-01T00:00:01Z model=m in=10 out=5 -->\n{answer}\n"]
+    return head + "".join(body)
+
+
+async def entry(window: Any, number: int) -> Any:
+    return window("conversation").locator(f'[data-entry="01JCR{number:021d}"]')
+
+
+async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_document(house: Any):
+    session = await house.session(name="Ten thousand")
+    Path(session["path"]).write_text(long_file(session, MANY))
+    task = house.plays("And the next?", reply("Answer ten thousand and one."))
+    async with house.opened(1280, 800) as window:
+        await window.page.evaluate(COUNTED)
+        await window.goes(session["session_id"])
+        await window.see(await entry(window, MANY - 1)).to_be_in_viewport()
+        read = [each.url for each in window.requests if "/entries" in each.url]
+        assert read
+        assert all("limit=" in url or "after=" in url for url in read), "no page asks for all of it"
+        log = window("conversation")
+
+        await log.evaluate("log => { log.scrollTop = 2500 }")
+        await window.see(await entry(window, MANY - 1)).not_to_be_in_viewport()
+        await window.see("to-end").to_be_visible()
+        before = await log.evaluate(READING)
+        async with window.page.expect_response("**/entries?*before=*"):
+            await log.evaluate("log => { log.scrollTop -= 800 }")
+        place = await log.evaluate(READING)
+        assert place["entry"] < before["entry"]
+        await house.until(lambda: _grown(window))
+        assert await log.evaluate(READING) == place, (
+            "what one reads stays where it is while older entries come in"
+        )
+
+        await log.evaluate(TO_THE_TOP)
+        await window.see(await entry(window, 0)).to_be_in_viewport()
+        await window.see((await entry(window, 1)).locator(".prose")).to_have_text("Answer 1.")
+        await window("to-end").click()
+        await window.see(await entry(window, MANY - 1)).to_be_in_viewport()
+        await window.says(task)
+        await window.see(window("said-agent").last.locator(".prose")).to_have_text(
+            "Answer ten thousand and one."
+        )
+        await window.see(window("said-agent").last).to_be_in_viewport()
+        assert await window.page.evaluate("window.most") < MOST_ROWS
+
+
+async def _grown(window: Any) -> bool:
+    """Whether an older page has come in."""
+    return await window("conversation").evaluate("log => log.scrollTop > 3000")
+
+
+async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Any):
+    session = await house.session(name="Reading")
+    Path(session["path"]).write_text(long_file(session, 60))
+    task = house.plays(
+        "Go on at length.", reply("\n\n".join(f"Paragraph {i}." for i in range(60)), pace=0.005)
+    )
+    async with house.opened(1280, 800) as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see("streaming").to_contain_text("Paragraph 2")
+        log = window("conversation")
+        await log.evaluate("log => { log.scrollTop = 200 }")
+        await window.see("to-end").to_be_visible()
+        place = await log.evaluate(READING)
+        await house.quiet()
+        await window.see("now").to_have_count(0)
+        assert await log.evaluate(READING) == place
+        await window("to-end").click()
+        await window.see(window.page.get_by_text("Paragraph 59.")).to_be_in_viewport()
+
+
+@pytest.mark.parametrize("width", [360, 800, 1440])
+async def test_nothing_is_wider_than_the_window(house: Any, width: int):
+    long = "x" * 400
+    text = f"{long}\n\n```\n{long}\n```\n\n| {' | '.join('abcdefgh' * 2)} |\n|{'---|' * 16}\n| {' | '.join([long] * 16)} |\n\nhttps://example.org/{long}"
+    task = house.plays(
+        f"Be wide at {width}.",
+        calls(("read", {"path": long}), text=text),
+        calls(("write", {"path": f"{'y' * 200}.txt", "content": long})),
+        reply("Narrow."),
+    )
+    session = await house.session(name=f"A very long name {'of a conversation ' * 8}{width}")
+    async with house.opened(width, 740) as window:
+        assert await window.page.evaluate(WIDE) == [0, 0, 0]
+        await window.goes(session["session_id"])
+        await window.says(f"{task} {long}")
+        await window.see("approval").to_be_visible()
+        await window.page.evaluate(
+            "for (const each of document.querySelectorAll('details')) each.open = true"
+        )
+        assert await window.page.evaluate(WIDE) == [0, 0, 0]
+        inside = await window("allow").evaluate("each => each.getBoundingClientRect().right <= innerWidth")
+        assert inside
+        await window("deny").click()
+        await window.see("approvals").to_have_count(0)
+        for name in ("open-inbox", "open-runs"):
+            await window(name).click()
+            await window.see("panel").to_be_visible()
+            assert await window.page.evaluate(WIDE) == [0, 0, 0]
+            await window("panel-close").click()
+
+
+async def test_the_list_is_a_drawer_where_the_window_is_narrow(house: Any):
+    session = await house.session(name="In the drawer")
+    async with house.opened(360, 740) as window:
+        await window.see("sidebar").not_to_be_in_viewport()
+        await window("drawer").click()
+        await window.see("sidebar").to_be_in_viewport()
+        await window("session-row", session=session["session_id"]).locator(".session-open").click()
+        await window.see("sidebar").not_to_be_in_viewport()
+        await window.see("title").to_contain_text("In the drawer")
+        await window("drawer").click()
+        await window.see("sidebar").to_be_in_viewport()
+        await window.page.keyboard.press("Escape")
+        await window.see("sidebar").not_to_be_in_viewport()
+        await window("agent-switcher").click()
+        await window.see(window("agent-choice").first).to_be_in_viewport()
+        assert await window.page.evaluate(WIDE) == [0, 0, 0]
+
+
+async def test_the_page_weighs_little_and_comes_from_one_place(house: Any):
+    sizes: dict[str, int] = {}
+    async with house.opened() as window:
+        client = await window.page.context.new_cdp_session(window.page)
+        await client.send("Network.enable")
+        await client.send("Network.setCacheDisabled", {"cacheDisabled": True})
+        urls: dict[str, str] = {}
+
+        def named(told: Any) -> None:
+            urls[told["requestId"]] = told["response"]["url"]
+
+        def weighed(told: Any) -> None:
+            if told["requestId"] in urls:
+                sizes[urls[told["requestId"]]] = told["encodedDataLength"]
+
+        client.on("Network.responseReceived", named)
+        client.on("Network.loadingFinished", weighed)
+        await window.page.reload()
+        await window.see("home-form").to_be_visible()
+        await house.until(
+            lambda: {"/", "/app.js", "/app.css"} <= {url.removeprefix(window.base) for url in sizes}
+        )
+        files = {url: size for url, size in sizes.items() if "/api/" not in url}
+        assert sum(files.values()) < MOST_BYTES, files
+        assert all(
+            each.url.startswith(window.base) for each in window.requests if not each.url.startswith("data:")
+        )
+
+
+async def test_a_first_visit_says_what_to_do(alone: Any):
+    async with alone() as house:
+        await house.start()
+        async with house.opened() as window:
+            await window.see("no-sessions").to_be_visible()
+            await window.see(window.page.locator("h1")).to_have_text("Say what should be done.")
+            await window.see("demonstration").to_have_count(0)
+            await window("open-inbox").click()
+            await window.see("inbox-empty").to_be_visible()
+            task = house.plays("Explain what this project does", reply("It holds a tool."))
+            await window.page.get_by_role("list", name="Things to try").get_by_role("button").first.click()
+            await window.see("composer").to_be_focused()
+            assert task in await window("composer").input_value()
+            await window("send").click()
+            await window.see(window("said-agent").locator(".prose")).to_have_text(["It holds a tool."])
+            await window.see("no-sessions").to_have_count(0)
+
+
+async def test_a_demonstration_is_called_one(alone: Any):
+    async with alone() as house:
+        (house.folder / "script.json").write_text('{"*": ["Played."]}')
+        house.env["RETINUE_MODEL"] = f"scripted:{house.folder / 'script.json'}"
+        await house.start()
+        async with house.opened(360, 740) as window:
+            await window.see("demonstration").to_be_in_viewport()
+            await window.see("demonstration").to_have_text("demonstration model")
