@@ -135,7 +135,7 @@ class SessionRow(Shape):
 class Announced(Shape):
     type: str
     summary: str
-    createdAt: Time  # noqa: N815  (the seed's names)
+    createdAt: Time  # noqa: N815  (names that programs know)
     childSessionId: str  # noqa: N815
     metadata: Facts
 
@@ -255,7 +255,7 @@ EntryShown = SaidEntry | CalledEntry | ReturnedEntry | NoticeEntry
 
 class ToolCalled(Shape):
     name: str
-    durationMs: int  # noqa: N815  (the seed's names)
+    durationMs: int  # noqa: N815  (names that programs know)
 
 
 class Response(Shape):
@@ -268,7 +268,7 @@ class Response(Shape):
             description="waiting: the agent needs words of a person, and the next message goes on with its run."
         ),
     ]
-    agentId: str  # noqa: N815  (the seed's names)
+    agentId: str  # noqa: N815  (names that programs know)
     sessionId: str  # noqa: N815
     sessionName: str  # noqa: N815
     created: bool
@@ -362,7 +362,7 @@ class RunShown(RunRow):
 
 class Stats(Shape):
     turns: int
-    toolCalls: int  # noqa: N815  (the seed's names)
+    toolCalls: int  # noqa: N815  (names that programs know)
     inputTokens: int  # noqa: N815
     outputTokens: int  # noqa: N815
     durationMs: int | None  # noqa: N815
@@ -372,7 +372,7 @@ class InboxRow(Shape, rename={"for_": "for"}):
     """As `inbox --json`."""
 
     id: Annotated[str | None, Meta(description="Of the delivery; null while it works.")]
-    sessionId: str  # noqa: N815  (the seed's names)
+    sessionId: str  # noqa: N815  (names that programs know)
     sessionKey: str  # noqa: N815
     runId: str  # noqa: N815
     agentId: str  # noqa: N815

@@ -35,7 +35,7 @@ CODES = {
     "failed": "agent_message_failed",
     "unreadable": "agent_message_failed",
 }
-"""What the seed of `agents_message` calls what goes wrong."""
+"""What `agents_message` calls what goes wrong."""
 
 
 async def entries(house: House, wish: Wish[EntriesQuery, Nothing]) -> Answer | list[dict[str, Any]]:
