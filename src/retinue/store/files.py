@@ -4,6 +4,7 @@
 # ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH118, PTH119, PTH120
 
 import os
+import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 from dataclasses import replace
@@ -19,8 +20,18 @@ from retinue.domain.transcript import Entry
 from retinue.errors import BadDefinition, Conflict, Failed, Usage
 from retinue.store import branches, definitions, draft, folder, names, restoring, tree
 from retinue.store.conversation import FileConversation
-from retinue.store.disk import no_room, read_file, replace_file, stamp_of, sync_path, unused, write_new
+from retinue.store.disk import (
+    Stamp,
+    no_room,
+    read_file,
+    replace_file,
+    stamp_of,
+    sync_path,
+    unused,
+    write_new,
+)
 from retinue.store.facts import write_facts, write_plan
+from retinue.store.index import SETTLED_NS
 from retinue.store.lock import alone, held, hold
 from retinue.store.page import Pages, Span
 from retinue.store.resident import Residents
@@ -34,6 +45,7 @@ from retinue.store.window import WINDOW
 T = TypeVar("T")
 _LONGEST_NAME = 200
 _LONG = 1 << 20
+_MOST_SURVEYS = 256
 _MANY = 500
 """Sessions that are listed aside: looking at their folders would keep others waiting."""
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "lifted"})
@@ -48,6 +60,7 @@ class FileStore:
         self._threads = Threads()
         self._residents = Residents(chance, self._threads, window=window)
         self._pages = Pages()
+        self._surveys: dict[str, tuple[Stamp, Survey]] = {}
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
         self._sorted: tuple[Sequence[Session], list[Session]] = ((), [])
         """The last list as it was found, and as it is shown."""
@@ -56,8 +69,13 @@ class FileStore:
         """Ends the threads; what they are writing is written first."""
         self._threads.close()
 
+    @property
+    def _many(self) -> bool:
+        """Whether looking at all sessions would keep others waiting."""
+        return len(self._sorted[0]) > _MANY
+
     async def create(self, new: NewSession) -> Session:
-        return await self._threads.do(lambda: self._create(new))
+        return await self._threads.do(lambda: self._create(new), long=new.name is not None and self._many)
 
     async def find(self, ref: str) -> Session:
         return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
@@ -65,7 +83,7 @@ class FileStore:
     async def named(self, ref: str) -> Session:
         """By id, slug, alias, name or unambiguous prefix, and never by a path."""
         return self._shelf.unchanged(ref) or await self._threads.do(
-            lambda: self._shelf.find(ref, paths=False), long=len(self._sorted[0]) > _MANY
+            lambda: self._shelf.find(ref, paths=False), long=self._many
         )
 
     async def sessions(
@@ -73,8 +91,7 @@ class FileStore:
     ) -> list[Session]:
         """Newest first by updated_at. With an `age`, what other processes changed in a session so many seconds ago, or
         later, need not show yet; what this one changed does."""
-        many = len(self._sorted[0]) > _MANY
-        everything = await self._threads.do(lambda: self._shelf.listed(age=age), long=many)
+        everything = await self._threads.do(lambda: self._shelf.listed(age=age), long=self._many)
         if everything is not self._sorted[0]:
             by_id = sorted(everything, key=attrgetter("id"), reverse=True)
             self._sorted = (everything, sorted(by_id, key=attrgetter("updated_at"), reverse=True))
@@ -105,7 +122,9 @@ class FileStore:
         return await self._threads.do(lambda: _preset(session))
 
     async def change(self, session: Session, **facts: Any) -> Session:
-        return await self._threads.do(lambda: self._change(session, facts))
+        return await self._threads.do(
+            lambda: self._change(session, facts), long="name" in facts and self._many
+        )
 
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
         """One pattern more in the session's own preset.md."""
@@ -121,7 +140,7 @@ class FileStore:
 
     async def survey(self, session: Session) -> Survey:
         """How much the file holds and what is wrong with it: read as `entries` does, and nothing of it is kept."""
-        return await self._threads.do(lambda: survey(_file(session)), long=_is_long(session))
+        return await self._threads.do(lambda: self._survey(_file(session)), long=_is_long(session))
 
     def portions(self, session: Session) -> AsyncGenerator[list[Entry]]:
         """The entries of a file of any length, some at a time."""
@@ -179,6 +198,18 @@ class FileStore:
     def sweep(self) -> list[str]:
         """What crashes left half built and what was deleted long ago is removed, at most once a day; says what was."""
         return sweep(self._shelf.root, self._chance.now())
+
+    def _survey(self, path: str) -> Survey:
+        """A file that looks as it did is not counted again."""
+        known, now = self._surveys.get(path), stamp_of(path)
+        if known is not None and known[0] == now:
+            return known[1]
+        found = survey(path)
+        if len(self._surveys) >= _MOST_SURVEYS:
+            self._surveys.clear()
+        if now is not None and time.time_ns() - now[3] > SETTLED_NS:
+            self._surveys[path] = (now, found)
+        return found
 
     def _create(self, new: NewSession) -> Session:
         self._make_root()
