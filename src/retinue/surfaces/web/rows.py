@@ -16,6 +16,8 @@ class Rows:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Session, bytes]] = {}
+        self._most = 0
+        """How long the longest list was."""
 
     async def array(self, found: Sequence[tuple[Session, Standing]]) -> bytes:
         """A JSON array."""
@@ -29,8 +31,9 @@ class Rows:
                 if fresh % AT_ONCE == 0:
                     await asyncio.sleep(0)
             pieces.append(known[1] + (_IDLE if stands is IDLE else _rest(stands)))
-        if len(self._known) > 2 * len(found) + AT_ONCE:
-            self._known.clear()
+        self._most = max(self._most, len(found))
+        if len(self._known) > 2 * self._most + AT_ONCE:
+            self._known.clear()  # most of them are gone
         return b"[" + b",".join(pieces) + b"]"
 
 
