@@ -1,9 +1,12 @@
 """The daemon as a person has it: started, in the background or not, found, and stopped."""
 
 import asyncio
+import errno
 import os
 import subprocess
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,13 +17,17 @@ from retinue import remote
 from retinue.app.wiring import later
 from retinue.config import load
 from retinue.engine.owner import Owner
-from retinue.errors import Failed, Usage
+from retinue.errors import Failed, NoRoom, RetinueError, Usage
 from retinue.surfaces.cli.command import plainly
 from retinue.surfaces.cli.front import DAEMON
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.terminal import Terminal
 
 START_SECONDS = 15.0
+MOST_SAID = 4000
+"""Bytes of what a daemon that could not start leaves for whoever started it."""
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
+DO = "make room, or let the home be written to, or choose another with RETINUE_HOME"
 LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
@@ -44,6 +51,7 @@ LOOPBACK = ("127.0.0.1", "::1", "localhost")
 )
 @click.option("--until-idle", is_flag=True, hidden=True)
 @click.option("--logged", is_flag=True, hidden=True)
+@click.option("--why", type=int, hidden=True)
 @plainly
 async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
     """Work the runs of this home in one process, and show them on a page.
@@ -69,15 +77,16 @@ async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
         terminal.facts({each: facts[each] for each in ("pid", "owner", "version")} | link)
         return 0
     daemon = click.get_current_context().meta[DAEMON]()
-    async with application.open(home=home, ask=later) as app:
-        await daemon(
-            app,
-            tell=terminal.note,
-            host=wishes["host"],
-            port=wishes["port"],
-            until_idle=wishes["until_idle"],
-            link=not wishes["logged"],
-        )
+    with _telling(place, wishes["why"]):
+        async with application.open(home=home, ask=later) as app:
+            await daemon(
+                app,
+                tell=terminal.note,
+                host=wishes["host"],
+                port=wishes["port"],
+                until_idle=wishes["until_idle"],
+                link=not wishes["logged"],
+            )
     return 0
 
 
@@ -95,28 +104,53 @@ async def ready(home: Path, *, until_idle: bool = False, words: list[str] | None
         if facts["looking"]:
             return facts
         await asyncio.sleep(0.05)  # it is about to leave
-    home.mkdir(mode=0o700, parents=True, exist_ok=True)
-    (home / "logs").mkdir(mode=0o700, exist_ok=True)
     log = home / "logs" / "daemon.log"
-    process = _begun(home, log, [*(words or []), *(["--until-idle"] if until_idle else [])])
-    async with asyncio.timeout(START_SECONDS):
-        while True:
-            if facts := await remote.hello(home):
-                return facts
-            if process.poll() is not None:
-                raise Failed(f"the daemon ended at once: {log} says why")
-            await asyncio.sleep(0.02)
+    why = os.memfd_create("why")
+    try:
+        process = _begun(home, log, why, [*(words or []), *(["--until-idle"] if until_idle else [])])
+        async with asyncio.timeout(START_SECONDS):
+            while True:
+                if facts := await remote.hello(home):
+                    return facts
+                if process.poll() is not None:
+                    said = os.pread(why, MOST_SAID, 0).decode("utf-8", "replace")
+                    raise Failed(f"the daemon ended at once: {said or f'{log} says why'}")
+                await asyncio.sleep(0.02)
+    finally:
+        os.close(why)
 
 
-def _begun(home: Path, log: Path, words: list[str]) -> "subprocess.Popen[bytes]":
-    whole = [sys.executable, "-m", "retinue", "--home", str(home), "serve", "--logged", *words]
-    out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+def _begun(home: Path, log: Path, why: int, words: list[str]) -> "subprocess.Popen[bytes]":
+    whole = [sys.executable, "-m", "retinue", "--home", str(home), "serve", "--logged", "--why", str(why)]
+    try:
+        home.mkdir(mode=0o700, parents=True, exist_ok=True)
+        log.parent.mkdir(mode=0o700, exist_ok=True)
+        out = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    except OSError as error:
+        raise NoRoom(f"no daemon can be started: {log} cannot be written: {error.strerror}; {DO}") from error
     try:
         return subprocess.Popen(  # noqa: S603  (our own command, and it outlives us)
-            whole, stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True, cwd="/"
-        )
+            [*whole, *words], stdin=subprocess.DEVNULL, stdout=out, stderr=out, start_new_session=True,
+            cwd="/", pass_fds=[why],
+        )  # fmt: skip
     finally:
         os.close(out)
+
+
+@contextmanager
+def _telling(home: Path, why: int | None) -> Generator[None]:
+    """What ends the daemon is left for whoever started it, also where the log cannot be written."""
+    if why is not None:
+        os.set_inheritable(why, False)
+    try:
+        yield
+    except (RetinueError, OSError) as error:
+        meant = error
+        if isinstance(error, OSError) and error.errno in NO_ROOM:
+            meant = NoRoom(f"{error.filename or home}: {error.strerror}; {DO}")
+        if why is not None:
+            os.pwrite(why, str(meant).encode("utf-8", "replace")[:MOST_SAID], 0)
+        raise meant from error.__cause__ if meant is error else error
 
 
 async def _linked(home: Path, terminal: Terminal) -> int:
