@@ -8,10 +8,11 @@ from importlib import import_module
 _PLACES = {
     "App": "retinue.app.application",
     "Finding": "retinue.app.doctor",
+    "look": "retinue.app.opening",
     "open": "retinue.app.opening",
 }
 
-__all__ = ["App", "Finding", "open"]
+__all__ = ["App", "Finding", "look", "open"]
 
 
 def __getattr__(name: str) -> object:

@@ -35,8 +35,8 @@ from retinue.domain.transcript import Said
 from retinue.drivers.gateway import Gateway
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
-from retinue.engine.owner import Owner, sweep
-from retinue.errors import Conflict, NotFound, RetinueError
+from retinue.engine.owner import Onlooker, Owner, sweep
+from retinue.errors import Conflict, NoRoom, NotFound, RetinueError
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports, Tool
 from retinue.runtime import control
@@ -53,14 +53,16 @@ from retinue.store.trust import Trust
 class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Mending):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
-    def __init__(self, config: Config, tools: Sequence[Tool], ask: Question) -> None:
+    def __init__(
+        self, config: Config, tools: Sequence[Tool], ask: Question, *, only_looks: bool = False
+    ) -> None:
         self.config = config
         self._listeners: list[Callable[[Event], None]] = []
         self._engine = LocalEngine()
         table = tool_table(config, tools)
         with suppress(OSError):  # what is left behind by others must not keep us from starting
             sweep(config.home)
-        self._owner = Owner(config.home)
+        self._owner = _owner(config, only_looks=only_looks)
         self._ledger_seen = False
         self._answers = dict[str, tuple[str, str]]()
         self._commands = Commands(config)
@@ -304,3 +306,13 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         details = self._ports.redact("".join(traceback.format_exception(error)))
         at = iso(self._ports.chance.now())
         log_line(self.config.home, {"at": at, "level": "error", **where, "error": details})
+
+
+def _owner(config: Config, *, only_looks: bool) -> Owner | Onlooker:
+    """Whoever works runs must be known to live; whoever looks at them can do so where nothing can be written."""
+    try:
+        return Owner(config.home)
+    except NoRoom:
+        if not only_looks:
+            raise
+        return Onlooker()

@@ -1,5 +1,6 @@
 """What is well on this machine, what is not, and what to do about it. Looks only: what is mended is mended elsewhere."""
 
+import os
 import platform
 import stat
 from collections.abc import Mapping, Sequence
@@ -137,6 +138,9 @@ def _home(home: Path) -> Finding:
         return Finding(level="ok", what=f"data will be in {home}")
     if stat.S_IMODE(home.stat().st_mode) & 0o077:
         return Finding(level="warn", what=f"others may look into {home}", do=f"chmod 700 {home}")
+    if not os.access(home, os.W_OK):
+        do = "let it be written to, or choose another with RETINUE_HOME; until then one can only look"
+        return Finding(level="bad", what=f"nothing can be written to {home}", do=do)
     if is_shared(kind := kind_of(home)):
         what = f"{home} is on {kind}: others may stand behind its files, so the ledger is kept without a log"
         return Finding(level="warn", what=what, do="a disk of this machine is faster and safer: RETINUE_HOME")

@@ -24,7 +24,7 @@ from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
-from retinue.engine.owner import Owner
+from retinue.engine.owner import Onlooker, Owner
 from retinue.errors import Held, NotFound, RetinueError, Unreadable
 from retinue.ledger.repair import kept_aside, quick_damage, set_aside
 from retinue.ledger.sqlite import SqliteLedger
@@ -72,7 +72,7 @@ class Mending(ABC):
     _ports: Ports
     _ledger: SqliteLedger
     _commands: Commands
-    _owner: Owner
+    _owner: Owner | Onlooker
 
     async def doctor(self, *, repair: bool = False) -> list[Finding]:
         """What is well, what is not, and what to do about it; with `repair`, what can be done safely is done."""

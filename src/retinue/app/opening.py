@@ -38,9 +38,21 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
     with nullcontext() if keeps else TemporaryDirectory(prefix="retinue-") as place:
         if place is not None:
             settings = replace(settings, home=Path(place), keeps=False)
-        app = App(settings, tools, ask or nobody)
-        try:
-            await app.sweep()
+        async with _closing(App(settings, tools, ask or nobody)) as app:
             yield app
-        finally:
-            await app.close()
+
+
+@asynccontextmanager
+async def look(*, home: str | None = None, ask: Question | None = None) -> AsyncGenerator[App]:
+    """The same for a program that works no run: it can look where nothing can be written."""
+    async with _closing(App(load(os.environ, home=home), (), ask or nobody, only_looks=True)) as app:
+        yield app
+
+
+@asynccontextmanager
+async def _closing(app: App) -> AsyncGenerator[App]:
+    try:
+        await app.sweep()
+        yield app
+    finally:
+        await app.close()

@@ -14,6 +14,7 @@ from retinue.errors import Failed, NoRoom
 
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _TRIES = 100
+_ADVICE = "make room, or let this folder be written to, or choose another home with RETINUE_HOME"
 
 
 class Owner:
@@ -23,7 +24,9 @@ class Owner:
         try:
             self.path, self._descriptor = _claimed(_folder(home))
         except OSError as error:
-            raise NoRoom(f"{_folder(home)}: owners cannot be kept here: {error.strerror}") from error
+            raise NoRoom(
+                f"{_folder(home)}: owners cannot be kept here: {error.strerror}; {_ADVICE}"
+            ) from error
         self.id = self.path.name
 
     def close(self) -> None:
@@ -62,6 +65,15 @@ class Owner:
             return (_folder(home) / owner_id).read_text("utf-8", "replace").strip()
         except OSError:
             return ""
+
+
+class Onlooker:
+    """Stands for an owner where none can be kept: it works no run, so nobody need know whether it lives."""
+
+    id = "onlooker"
+
+    def close(self) -> None:
+        """There is nothing to let go of."""
 
 
 def sweep(home: Path) -> list[str]:

@@ -48,9 +48,20 @@ def opened(
         why = error.strerror or error
         raise NoRoom(f"{path}: the ledger cannot be kept here: {why}", full=error.errno in _FULL) from error
     try:
+        if not _writable(path):
+            return _patiently(lambda: _looked_at(path), patience)
         return _patiently(lambda: _connected(path, journal(kind(path.parent))), patience)
     except sqlite3.Error as error:
         raise meaning(error, path) from error
+
+
+def place(path: Path) -> str:
+    """The file as SQLite is to open it. Where nothing can be written it is only read: without a log nobody writes to it
+    elsewhere, and the file is all there is; with one, the log's index must be there too."""
+    if _writable(path):
+        return path.absolute().as_uri()
+    logged = path.with_name(f"{path.name}-wal").exists()
+    return f"{path.absolute().as_uri()}?mode=ro{'' if logged else '&immutable=1'}"
 
 
 def newest() -> int:
@@ -127,6 +138,10 @@ def _patiently(action: Callable[[], T], patience: float) -> T:
         attempt += 1
 
 
+def _writable(path: Path) -> bool:
+    return os.access(path.parent, os.W_OK)
+
+
 def _made(path: Path) -> None:
     missing = [folder for folder in path.parents if not folder.exists()]
     for folder in reversed(missing):
@@ -154,6 +169,27 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
         connection.close()
         raise
     return connection
+
+
+def _looked_at(path: Path) -> sqlite3.Connection:
+    """What stands there can be read, unless it would have to be brought up to date first."""
+    connection = sqlite3.connect(
+        place(path), uri=True, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
+    )
+    try:
+        _up_to_date(connection, path)
+    except BaseException:
+        connection.close()
+        raise
+    return connection
+
+
+def _up_to_date(connection: sqlite3.Connection, path: Path) -> None:
+    if (found := _version(connection, path, newest())) < newest():
+        raise NoRoom(
+            f"{path}: this ledger is of an older Retinue (version {found}), and cannot be brought up to date where "
+            "nothing can be written: let its folder be written to once"
+        )
 
 
 def _migrated(connection: sqlite3.Connection, path: Path) -> None:

@@ -9,7 +9,7 @@ from datetime import datetime
 from pathlib import Path
 
 from retinue.errors import Held, NoRoom, Unreadable
-from retinue.ledger.file import PATIENCE_SECONDS, meaning, newest
+from retinue.ledger.file import PATIENCE_SECONDS, meaning, newest, place
 from retinue.ledger.tx import SqliteTx
 
 DAMAGED = "damaged-"
@@ -59,13 +59,17 @@ def _found(path: Path, look: Callable[[sqlite3.Connection], str | None]) -> str 
     if not path.is_file():
         return None
     try:
-        with closing(sqlite3.connect(path, timeout=PATIENCE_SECONDS, isolation_level=None)) as connection:
+        with closing(_opened(path)) as connection:
             return look(connection)
     except sqlite3.Error as error:
         meant = meaning(error, path)
         if isinstance(meant, Unreadable):
             return str(error)
         raise meant from error
+
+
+def _opened(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(place(path), uri=True, timeout=PATIENCE_SECONDS, isolation_level=None)
 
 
 @contextmanager

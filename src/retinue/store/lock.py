@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 
 from retinue.errors import Held, NotFound
 from retinue.store import names
+from retinue.store.disk import no_room
 
 _LOCKS = "/proc/locks"
 
@@ -43,7 +44,10 @@ def held(folder: str) -> Generator[int]:
 @contextmanager
 def alone(path: str) -> Generator[None]:
     """Waits for a moment's lock on a file, which is made if it is missing."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    except OSError as error:
+        raise no_room(path, error) from error
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield

@@ -3,8 +3,8 @@
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
-from typing import Concatenate, ParamSpec
+from contextlib import AbstractAsyncContextManager, nullcontext
+from typing import Any, Concatenate, ParamSpec
 
 import click
 
@@ -66,6 +66,12 @@ def on_app(*, quiet: bool = False, acts: bool = False) -> Callable[[Work[P]], Ca
     A command that works runs itself is `quiet` about those that were interrupted. It, and one that otherwise `acts` on
     runs, does so beside the daemon; those that only look need none."""
 
+    def opened(meta: Mapping[str, Any], person: Person) -> AbstractAsyncContextManager[App]:
+        home, ask = meta.get("retinue.home"), person.answerer()
+        if quiet or acts:
+            return application.open(home=home, ask=ask, keeps=not meta.get(FORGET))
+        return application.look(home=home, ask=ask)
+
     def wrap(work: Work[P]) -> Callable[P, int]:
         @functools.wraps(work)
         def perform(*args: P.args, **kwargs: P.kwargs) -> int:
@@ -74,9 +80,7 @@ def on_app(*, quiet: bool = False, acts: bool = False) -> Callable[[Work[P]], Ca
 
             async def performed() -> int:
                 person = Person(terminal=terminal)
-                async with application.open(
-                    home=meta.get("retinue.home"), ask=person.answerer(), keeps=not meta.get(FORGET)
-                ) as app:
+                async with opened(meta, person) as app:
                     app.operator.tell = functools.partial(terminal.note, colour="33")
                     near = app.beside_daemon() if quiet or acts else nullcontext(Terms.ALONE)
                     async with near as terms:
