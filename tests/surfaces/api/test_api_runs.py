@@ -122,10 +122,16 @@ async def test_a_run_is_interrupted_and_sums_up(api: Any):
         made = await it.session()
         top = (await it.say(made["slug"], "Go", mode="async")).json["responseId"]
         await stage.at_work.wait()
+        await it.until("/api/runs", handed_on)
+        told = await it.post(f"/api/runs/{top}/interrupt")
+        assert (told.status, told.json["reason"]) == (200, "interrupted")
         stage.open.set()
-        assert (await it.post(f"/api/runs/{top}/interrupt")).status == 200
         ended = await it.ended(top)
-        assert ended["status"] in ("cancelled", "done")
+        assert (ended["status"], ended["reason"], ended["text"]) == (
+            "cancelled",
+            "interrupted",
+            "So far: nothing.",
+        )
 
 
 async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_result_into_the_inbox(api: Any):
