@@ -280,3 +280,34 @@ async def test_a_killed_run_that_is_given_up_lets_its_conversation_go(machine: M
         assert (await machine("sessions", "delete", run["slug"], "--json"))[0] == 3
         assert (await machine("runs", "cancel", run["run_id"], "--json"))[0] == 0
         assert (await machine("sessions", "delete", run["slug"], "--json"))[0] == 0
+
+
+async def test_what_a_killed_command_was_to_forget_is_forgotten_at_the_next_start(machine: Machine):
+    """What a process that lives is to forget stays, and so does what only has such a name."""
+    places = machine.folder.parent / "tmp"
+    (places / "retinue-forget-mine").mkdir(parents=True)
+    (places / "retinue-forget-mine" / "diary.txt").touch()
+    machine.env["TMPDIR"] = str(places)
+
+    def script(asked: Captured) -> Answer:
+        return reply("Hello.") if "Again" in str(asked.messages) else reply("Never.", delay=600)
+
+    def homes() -> list[Path]:
+        return [path for path in places.iterdir() if (path / "ledger.db").exists()]
+
+    async with ModelServer(script) as server:
+        machine.serves(server)
+        dead = await machine.started("run", "--forget", "My secret")
+        await machine.killed(dead, lambda: len(server.requests) == 1)
+        [left] = homes()
+        assert "My secret" in "".join(path.read_text() for path in left.rglob("session.md"))
+        living = await machine.started("run", "--forget", "My other secret")
+        async with asyncio.timeout(PATIENCE):
+            while len(server.requests) < 2:  # noqa: ASYNC110  (another process asks)
+                await asyncio.sleep(0.01)
+        [other] = homes()
+        assert other != left
+        assert (await machine("run", "Again", "--json"))[0] == 0
+        assert homes() == [other]
+        assert (places / "retinue-forget-mine" / "diary.txt").exists()
+        await machine.killed(living, lambda: True)

@@ -4,10 +4,9 @@ import os
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager, nullcontext
 from dataclasses import replace
-from pathlib import Path
-from tempfile import TemporaryDirectory
 
 from retinue.app.application import App
+from retinue.app.forgotten import forgotten, sweep
 from retinue.app.wiring import Question, nobody
 from retinue.config import APPROVALS, Config, load
 from retinue.errors import Usage
@@ -35,9 +34,10 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
         if approvals not in APPROVALS:
             raise Usage(f"approvals is {approvals!r}; it can be {', '.join(APPROVALS)}")
         settings = replace(settings, approvals=approvals)
-    with nullcontext() if keeps else TemporaryDirectory(prefix="retinue-") as place:
+    sweep()
+    with nullcontext() if keeps else forgotten() as place:
         if place is not None:
-            settings = replace(settings, home=Path(place), keeps=False)
+            settings = replace(settings, home=place, keeps=False)
         async with _closing(App(settings, tools, ask or nobody)) as app:
             yield app
 
