@@ -4,6 +4,7 @@ import asyncio
 import json
 import os
 import re
+import shutil
 import signal
 import sys
 from collections.abc import AsyncGenerator, Awaitable, Callable
@@ -30,7 +31,7 @@ from retinue.testing.replies import Answer, status
 
 PATIENCE = 60.0
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
-CHROMIUM = "/usr/bin/chromium-headless-shell"
+CHROMIUM = shutil.which("chromium-headless-shell")
 HELD = '''
 import asyncio, os
 from retinue import tool
