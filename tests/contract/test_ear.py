@@ -117,6 +117,31 @@ async def test_a_line_that_is_cut_takes_back_what_was_begun_and_brings_what_stan
     assert listener.said == ["XYZ"]
 
 
+async def test_a_reply_that_stands_in_the_file_before_it_is_told_is_heard_once():
+    for cut in (False, True):
+        listener = await followed(from_birth=False)
+        if cut:
+            await listener.ear.cut_off()
+        listener.file.append(Said(id="e0", by="agent", text="XYZ", run="R"))
+        await listener.tell("run.state", phase="wait")
+        for word in "XYZ":
+            await listener.tell("text.delta", text=word)
+        await listener.tell("entry.saved", entry="e0", of="agent")
+        await listener.ear.settle()
+        assert listener.said == ["XYZ"], cut
+
+
+async def test_what_is_told_after_one_began_to_follow_is_heard_also_if_it_stood_in_the_file_by_then():
+    listener = Listener()
+    listener.file += [Said(id=name, by="agent", text=name, run="R") for name in ("old", "XYZ")]
+    await listener.ear.follow([RUN])
+    await listener.tell("text.delta", text="Z")
+    await listener.tell("entry.saved", entry="XYZ", of="agent")
+    await listener.reply("Y")
+    await listener.ear.cut_off()
+    assert listener.said == ["XYZ", "Y"]
+
+
 async def test_a_run_that_this_process_has_taken_up_is_not_read_from_its_file():
     listener = await followed()
     listener.ear.leave("R")

@@ -24,20 +24,23 @@ class Ear:
         self._followed: dict[str, Run] = {}
         self._at: dict[str, int] = {}
         """Of runs whose present reply was heard from its beginning: the count of the last event."""
-        self._known: dict[str, set[str]] = {}
-        """Replies that were passed on, or said before anybody here followed the run."""
+        self._before: dict[str, set[str]] = {}
+        """Replies that stood in the file when a run was first followed: only what is told of them is new."""
+        self._passed: dict[str, set[str]] = {}
         self._speaking: dict[str, Event] = {}
+        self._gaps: set[str] = set()
+        """Runs of which whole replies may have been missed."""
 
     def born(self, run: str) -> None:
         """Nothing was said in it yet."""
-        self._known.setdefault(run, set())
+        self._before.setdefault(run, set())
         self._at.setdefault(run, 0)
 
     async def follow(self, runs: Iterable[Run]) -> None:
         """Of these no word is to be missed from now on."""
         for run in runs:
-            if run.id not in self._known:
-                self._known[run.id] = {said.id for said in await self._said(run)}
+            if run.id not in self._before:
+                self._before[run.id] = {said.id for said in await self._said(run)}
             self._followed[run.id] = run
 
     def leave(self, run: str) -> None:
@@ -51,12 +54,14 @@ class Ear:
         if event.kind == "text.delta" and not whole:
             return
         if event.kind == "entry.saved" and event.data.get("of") == "agent":
+            name = event.data["entry"]
             if not whole and event.run in self._followed:
-                await self._caught_up(event.run)
-            known = self._known.get(event.run, set())
-            if (name := event.data["entry"]) in known:
+                await self._caught_up(event.run, name)
+            passed = self._passed.setdefault(event.run, set())
+            if name in passed:
+                self._take_back(event.run)
                 return
-            known.add(name)
+            passed.add(name)
         if event.kind == "run.ended":
             await self._over(event.run)
         self._pass(event)
@@ -66,6 +71,7 @@ class Ear:
         for run in [*self._speaking]:
             self._take_back(run)
         self._at.clear()
+        self._gaps.update(self._followed)
         await self.settle()
 
     async def settle(self) -> None:
@@ -77,15 +83,19 @@ class Ear:
         """A reply was heard from its beginning when that was heard, and nothing is missing since."""
         turn = event.kind == "run.state" and event.data.get("phase") == "wait" and "note" not in event.data
         begins = turn or event.kind == "text.discarded"
-        if missed := self._at.pop(event.run, -1) != event.n - 1:
+        before = self._at.pop(event.run, None)
+        if missed := before != event.n - 1:
             self._take_back(event.run)
-            if begins and event.run in self._followed:
+            if before is not None:
+                self._gaps.add(event.run)
+            if begins and event.run in self._gaps and event.run in self._followed:
+                self._gaps.discard(event.run)
                 await self._caught_up(event.run)
         if begins or not missed:
             self._at[event.run] = event.n
 
     def _take_back(self, run: str) -> None:
-        """Of what is being said something is missing: none of it counts."""
+        """Of what is being said something is missing, or it was heard already: none of it counts."""
         if (event := self._speaking.pop(run, None)) is not None:
             self._heard(replace(event, kind="text.discarded", data={}))
 
@@ -93,13 +103,16 @@ class Ear:
         if run in self._followed and run not in self._at:
             await self._caught_up(run)
         self.leave(run)
-        self._at.pop(run, None)
+        for each in (self._at, self._before, self._passed):
+            each.pop(run, None)
 
-    async def _caught_up(self, run: str) -> None:
-        about, known = self._followed[run], self._known[run]
+    async def _caught_up(self, run: str, told: str = "") -> None:
+        if (about := self._followed.get(run)) is None:
+            return  # it ended while another was read
+        before, passed = self._before[run], self._passed.setdefault(run, set())
         for said in await self._said(about):
-            if said.id not in known:
-                known.add(said.id)
+            if said.id not in passed and (said.id == told or said.id not in before):
+                passed.add(said.id)
                 if said.text:
                     self._heard(_event("text.delta", about, text=said.text))
                 self._heard(_event("entry.saved", about, entry=said.id, of="agent"))
