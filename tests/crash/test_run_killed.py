@@ -311,3 +311,23 @@ async def test_what_a_killed_command_was_to_forget_is_forgotten_at_the_next_star
         assert homes() == [other]
         assert (places / "retinue-forget-mine" / "diary.txt").exists()
         await machine.killed(living, lambda: True)
+
+
+async def test_a_run_in_a_home_that_was_moved_goes_on_and_tells_where_its_conversation_is(machine: Machine):
+    script = by_history(calls(("ls", {}), text="I look."), reply("Done.", delay=1))
+    async with ModelServer(script) as server:
+        machine.serves(server)
+        process = await machine.started("run", "Look")
+        await machine.killed(process, lambda: len(server.requests) == 2)
+        before, now = Path(machine.env["RETINUE_HOME"]), machine.folder.parent / "moved"
+        before.rename(now)
+        machine.env["RETINUE_HOME"] = str(now)
+        [listed] = (await machine("runs", "list", "--json"))[1]
+        done = await resumed(machine)
+        [remembered] = (await machine("runs", "history", "--json"))[1]
+        shown = (await machine("runs", "show", done["run_id"], "--json"))[1]
+        assert "Done." in Path(done["path"]).read_text()
+        assert {each["path"] for each in (listed, done, remembered, shown)} == {
+            str(now / Path(done["path"]).relative_to(now))
+        }
+        assert not before.exists()

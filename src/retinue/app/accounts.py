@@ -25,6 +25,9 @@ class Accounts(ABC):
     @abstractmethod
     async def questions(self, run: Run) -> list[Question]: ...
 
+    @abstractmethod
+    async def find_run(self, ref: str) -> Run: ...
+
     async def run_json(self, run_id: str) -> dict[str, Any]:
         """What `runs show --json` prints of one, with the call that asked for it."""
 
@@ -36,7 +39,8 @@ class Accounts(ABC):
 
         run, facts = await self._ledger.look(step)
         questions = [each.as_json() for each in await self.questions(run)]
-        return facts | {"sandbox": await self.sandbox(run), "questions": questions}
+        where = (await self.find_run(run.id)).path
+        return facts | {"path": where, "sandbox": await self.sandbox(run), "questions": questions}
 
     async def runs_json(
         self,

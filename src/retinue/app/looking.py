@@ -1,5 +1,7 @@
 """Looking at runs: which there are, what became of each, and waiting for one."""
 
+import os
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,11 +15,13 @@ from retinue.engine.local import LocalEngine
 from retinue.errors import NotFound, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Tx
+from retinue.store.files import FileStore
 
 
 class Looking:
     """The part of the application that says what is going on."""
 
+    store: FileStore
     _ledger: SqliteLedger
     _engine: LocalEngine
     _beside: Beside | None
@@ -39,8 +43,10 @@ class Looking:
             await self._beside.heard_up_to(await self._ledger.look(lambda tx: tx.last_seq()))
 
     async def runs(self, *, live: bool, limit: int | None = None) -> list[Run]:
-        return await self._ledger.look(
-            lambda tx: tx.runs(status=LIVE if live else None, limit=limit, family=True)
+        return await self._where_they_are(
+            await self._ledger.look(
+                lambda tx: tx.runs(status=LIVE if live else None, limit=limit, family=True)
+            )
         )
 
     async def find_run(self, ref: str) -> Run:
@@ -57,7 +63,18 @@ class Looking:
             raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
         if len(found) > 1:
             raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
-        return found[0]
+        return (await self._where_they_are(found))[0]
+
+    async def _where_they_are(self, runs: list[Run]) -> list[Run]:
+        """A home or a folder may have been moved since a run was asked for: its conversation is found by its id. What
+        still stands where it was is not looked for."""
+        gone = {run.session_id for run in runs if not os.path.exists(run.path)}  # noqa: PTH110  (one look each)
+        if not gone:
+            return runs
+        there = {
+            each.id: f"{each.path}/session.md" for each in await self.store.sessions() if each.id in gone
+        }
+        return [replace(run, path=there.get(run.session_id, run.path)) for run in runs]
 
     async def delivery(self, run: Run) -> dict[str, Any] | None:
         """What became of telling a run's end to the agent that asked for it; None: no agent did."""

@@ -46,6 +46,7 @@ async def end(
             return now or run
         counted = replace(
             now,
+            path=run.path,
             text=ports.redact(run.text),
             turns=run.turns,
             tool_calls=run.tool_calls,

@@ -121,6 +121,7 @@ class _Work:
 
     async def done(self) -> Outcome:
         session = await _place(self.run, self.ports)
+        self.desk.run = replace(self.run, path=f"{session.path}/session.md")
         async with AsyncExitStack() as stack:
             talk = await self._opened(session, stack)
             if talk.torn:
