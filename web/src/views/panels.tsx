@@ -72,15 +72,16 @@ function Branch({ run, below }: { run: Seen; below: Map<string, Seen[]> }): JSX.
   const children = below.get(run.id) ?? [];
   const cost = run.usage.input + run.usage.output;
   const now = isLive(run);
+  const why = run.status === "waiting" ? (WAITS_FOR[run.waitsFor] ?? "") : "";
   const took = Math.max(0, (run.endedAt ? Date.parse(run.endedAt) : now ? ticking.value : Date.parse(run.since)) - Date.parse(run.since));
   return (
     <li style={hue(run.agent)} data-test="run" data-run={run.id} data-status={run.status}>
       <div class="run">
         <button type="button" class="run-open" onClick={() => show(run.session)} title={run.error || run.about}>
           <span class="run-name"><AgentMark agent={run.agent} size={12} /><b>{nameOf(run)}</b></span>
-          <span class={`state ${run.status}`}>{STATUS[run.status]}{run.status === "waiting" && run.waitsFor ? ` ${WAITS_FOR[run.waitsFor] ?? ""}` : ""}</span>
+          <span class={`state ${run.status}`}>{STATUS[run.status]}</span>
           <span class="quiet numbers">{span(took)}{cost ? ` · ${tokens(run.usage.input)} in ${tokens(run.usage.output)} out` : ""}</span>
-          <span class="run-about">{run.about}</span>
+          <span class="run-about">{why && <span class="state waiting">{why}: </span>}{run.about}</span>
         </button>
         {now && <IconButton icon="stop" label={`Stop ${nameOf(run)}`} test="run-cancel" act={() => void steer(run.id, "cancel")} />}
       </div>
