@@ -114,6 +114,24 @@ async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Any
         await window.see(window.page.get_by_text("Paragraph 59.")).to_be_in_viewport()
 
 
+async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house: Any):
+    (house.folder / "lines.txt").write_text("".join(f"line {i}\n" for i in range(60)))
+    task = house.plays("Read many lines.", calls(("read", {"path": "lines.txt"})), reply("Read, to the end."))
+    session = await house.session(name="Folds")
+    async with house.opened(1280, 600) as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["Read, to the end."])
+        await window.see("to-end").to_have_count(0)
+        fold = window("tool-call", tool="read").locator("summary")
+        await fold.click()
+        await window.see(fold).to_be_in_viewport()
+        await window.see("to-end").to_be_visible()
+        await window("to-end").click()
+        await window.see("said-agent").to_be_in_viewport()
+        await window.see("to-end").to_have_count(0)
+
+
 @pytest.mark.parametrize("width", [360, 800, 1440])
 async def test_nothing_is_wider_than_the_window(house: Any, width: int):
     long = "x" * 400

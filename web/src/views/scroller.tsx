@@ -99,6 +99,7 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     watcher.current = new ResizeObserver(() => {
       if (measure()) turn.value++;
       hold();
+      if (box.current && !stick.current) rows.ended(isAtEnd(box.current));
     });
     if (box.current) watcher.current.observe(box.current);
     return () => watcher.current?.disconnect();
