@@ -9,7 +9,7 @@ from retinue.app import App
 from retinue.app.sessions import LIVE
 from retinue.domain.approval import Approval, State
 from retinue.domain.question import Question
-from retinue.domain.run import Run, Status
+from retinue.domain.run import Run, Status, Waiting
 from retinue.errors import Held, Refused, RetinueError
 from retinue.surfaces.cli.person import Person
 
@@ -129,9 +129,10 @@ async def replied(app: App, question: Question, person: Person) -> bool:
     elsewhere = asyncio.Event()
 
     async def waits() -> bool:
-        return any(
-            each.call == question.call for each in await app.questions(await app.find_run(question.run))
-        )
+        """Until the run goes on: an answer stands in the file a moment before that."""
+        run = await app.find_run(question.run)
+        now = await app.questions(run)
+        return run.waiting_for is Waiting.PERSON and (not now or question.call in [each.call for each in now])
 
     async with asyncio.TaskGroup() as group:
         watcher = group.create_task(_settled(waits, elsewhere))
