@@ -48,7 +48,10 @@ function begun(): void {
   if (connection.value === "lost") toast("The daemon answers again.");
   connection.value = "open";
   talk.listening();
-  if (lost) void resync();
+  if (lost) {
+    void resync();
+    void talk.reread(); // its file may have been changed by hand meanwhile
+  }
   lost = false;
 }
 

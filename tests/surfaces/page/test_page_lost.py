@@ -1,6 +1,7 @@
 """A page whose daemon dies: it says so, goes on by itself, and shows everything once."""
 
 import signal
+from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -45,10 +46,12 @@ async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle
             await window.see("lost").to_be_visible()
             await window.see("send").to_be_disabled()
             await window("composer").fill("typed meanwhile")
+            file = Path(session["path"])
+            file.write_text(file.read_text().replace("First I read.", "First I have read."))
             await restarted(house)
             await window.see("lost").to_have_count(0)
             await window.see(window("said-agent").locator(".prose")).to_have_text(
-                ["First I read.", "These words are heard to their very end."]
+                ["First I have read.", "These words are heard to their very end."]
             )
             await window.see("streaming").to_have_count(0)
             await window.see("composer").to_have_value("typed meanwhile")
