@@ -132,7 +132,7 @@ def test_the_first_answer_counts(retinue: Any, parked: dict[str, Any]):
     assert retinue("approvals", "answer", asked, "deny").code == 0
     for word in ("allow", "deny"):
         again = retinue("approvals", "answer", asked, word, "--json")
-        assert (again.code, again.json["error"]["code"]) == (3, "refused")
+        assert (again.code, again.json["error"]["code"]) == (3, "conflict")
         assert f"approval {asked} is denied already" in again.err
     assert not (retinue.folder / "a.txt").exists()
 
@@ -168,7 +168,7 @@ def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_noth
     assert retinue(*command, "--json").code == 0
     assert retinue("runs", "show", parked["run_id"], "--json").json["turns"] == 1
     late = retinue("approvals", "answer", parked["approvals"][0], "allow", "--json")
-    assert (late.code, late.json["error"]["code"]) == (3, "refused")
+    assert (late.code, late.json["error"]["code"]) == (3, "conflict")
     assert "expired" in late.err
     assert not (retinue.folder / "a.txt").exists()
     resumed = retinue("runs", "resume", "--json")
