@@ -9,12 +9,13 @@ from typing import Any, TypeVar
 
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
-from retinue.domain.run import Reason, Status
-from retinue.domain.transcript import Notice, Returned, dangling
+from retinue.domain.run import Reason, Run, Status
+from retinue.domain.transcript import Notice, Returned, Said, dangling
 from retinue.engine.chance import system_chance
 from retinue.errors import Held, Refused
 from retinue.ports import Call, Ledger, Tool, Tx
 from retinue.runtime import recover
+from retinue.runtime.quarantine import take_up
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -309,3 +310,33 @@ async def test_what_lay_too_long_is_lost_and_not_begun_again_unasked(world: Any)
         assert (lost.status, lost.reason) == (Status.LOST, Reason.STALE)
         assert "resume_window_seconds" in lost.error
         assert house.driver.asked == []
+
+
+async def test_messages_of_one_conversation_keep_their_order_through_a_death(world: Any):
+    """The one that was cut off first, and is answered; then the others as they were sent.
+    Shows: C044, L015.
+    """
+    async with world.open(says("never whole"), hold=True) as house:
+        first = await house.ask("One.")
+        session = first.session_id
+        await house.until("text.delta")
+        for task in ("Two.", "Three."):
+            await house.ask(task, session=await house.store.find(session))
+    async with world.open(says("1"), says("2"), says("3")) as house:
+
+        def oldest_first(tx: Tx) -> list[Run]:
+            return list(reversed(tx.runs()))
+
+        def told(tx: Tx) -> list[str]:
+            return [event.kind for event in tx.events()]
+
+        left = await house.ports.ledger.look(oldest_first)
+        await recover.release(house.ports, house.ports.alive)
+        await take_up(left, house.ports)
+        for run in left:
+            await house.engine.wait(run.id)
+        said = [entry.text for entry in await house.entries(first) if isinstance(entry, Said)]
+        assert said == ["One.", "1", "Two.", "2", "Three.", "3"]
+        kinds = await house.ports.ledger.look(told)
+        assert kinds.count("text.discarded") == 1
+        assert "run.started" in kinds[kinds.index("text.discarded") :]

@@ -177,9 +177,9 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         return self._owner.id
 
     async def take_up(self) -> None:
-        """What others handed to this process, or roused for it."""
+        """What others handed to this process, or roused for it: the oldest first."""
         await control.due(self._ports)
-        for run in await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED])):
+        for run in reversed(await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED]))):
             if run.owner == self._owner.id:
                 self._engine.submit(run.id, ahead=run.started_at is not None)
 

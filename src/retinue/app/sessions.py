@@ -65,11 +65,11 @@ class Sessions:
         return await self.store.sessions(agent=agent, children=children, age=age)
 
     async def interrupted(self) -> list[Run]:
-        """Runs that nobody works any more and that have not ended; who waits for a yes is not one of them, and who
-        waited for room on the disk is: nobody waits for it any more."""
+        """Runs that nobody works any more and that have not ended, the oldest first; who waits for a yes is not one of
+        them, and who waited for room on the disk is: nobody waits for it any more."""
         runs = await self.ledger.look(lambda tx: tx.runs(status=LIVE))
         stands = (None, Waiting.DISK)
-        return [run for run in runs if not self.lives(run) and run.waiting_for in stands]
+        return [run for run in reversed(runs) if not self.lives(run) and run.waiting_for in stands]
 
     async def session(self, ref: str) -> Session:
         return await self.store.find(ref)

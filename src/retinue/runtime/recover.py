@@ -10,6 +10,7 @@ from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.errors import Conflict, NotFound, Refused
 from retinue.ports import Ports, Tx
 from retinue.runtime.announce import end
+from retinue.runtime.telling import told
 
 MAX_RESUMES = 3
 """How often a run is taken up again before it counts as lost."""
@@ -91,7 +92,7 @@ async def release(ports: Ports, alive: Callable[[str], bool]) -> None:
             acting = {run.id for run in left if _acting(run, tx)}
             for run in left:
                 innocent = acting and run.id not in acting
-                tx.set_run(run.put_back() if innocent else run.requeued())
+                _broken_off(run.put_back() if innocent else run.requeued(), tx, ports)
 
     if dead:
         await ports.ledger.do(step)
@@ -103,6 +104,13 @@ def _acting(run: Run, tx: Tx) -> bool:
     return any(deed.progress is Progress.STARTED for deed in tx.deeds(run.id))
 
 
+def _broken_off(queued: Run, tx: Tx, ports: Ports) -> Run:
+    """What it was saying is said again: whoever heard half of it is told, also when they come back later."""
+    tx.set_run(queued)
+    tx.emit(told("text.discarded", queued, ports))
+    return queued
+
+
 async def put_back(ports: Ports) -> None:
     """This process leaves: what it was working is left to the next one, and that counts for nothing."""
 
@@ -111,7 +119,7 @@ async def put_back(ports: Ports) -> None:
 
     def step(tx: Tx) -> None:
         for run in left(tx):
-            tx.set_run(run.put_back())
+            _broken_off(run.put_back(), tx, ports)
 
     if await ports.ledger.look(left):
         await ports.ledger.do(step)
@@ -135,11 +143,10 @@ async def resume(run_id: str, ports: Ports, *, left_by: str) -> Run:
             raise Conflict(f"run {run_id} has ended ({run.status}): send its session something new instead")
         if run.owner != left_by and run.owner:
             raise Conflict(f"run {run_id} is being worked by another process")
-        if run.status is not Status.QUEUED:
-            run = run.requeued()
-        run = replace(run, owner=ports.worker())
-        tx.set_run(run)
-        return run
+        if run.status is Status.QUEUED:
+            tx.set_run(run := replace(run, owner=ports.worker()))
+            return run
+        return _broken_off(replace(run.requeued(), owner=ports.worker()), tx, ports)
 
     run = await ports.ledger.do(step)
     if run.attempts > MAX_RESUMES:

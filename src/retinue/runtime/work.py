@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import timedelta
+from itertools import islice
 
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
@@ -36,6 +37,7 @@ STOPPED = "the run was stopped before this call was answered"
 INTERRUPTED_NOTE = "interrupted: it sums up what it has come to"
 INTERRUPTED = "the run was interrupted before this call was answered"
 COUNTS_SECONDS = 1.0
+RECENT = 200
 PATIENCE = 20
 MOMENT_SECONDS = 0.05
 
@@ -154,7 +156,8 @@ class _Work:
 
     async def _conversed(self, talk: Conversation) -> Outcome:
         plan = await self._planned(talk)
-        begun = self.run.attempts > 1 or self.run.turns > 0
+        cut_off = self.run.attempts > 1 or (not self.run.turns and _stands(self.run.id, talk))
+        begun = cut_off or self.run.turns > 0
         earlier = await talk.earlier(self.run.id) if begun else ()
         run = recounted(self.run, entries := _all(earlier, talk))
         made = await deeds.made(run.id, plan.agent.exits or (), entries, self.ports) if run.turns else 0
@@ -167,7 +170,7 @@ class _Work:
         await self._news(talk)
         if run.ask.source == WAKE and not any(entry.run == run.id for entry in talk.entries):
             return Outcome(status=Status.DONE)  # somebody else has heard it meanwhile
-        if outcome := await self._again(talk, plan, earlier):
+        if outcome := await self._again(talk, plan, earlier, cut_off=cut_off):
             return outcome
         while True:
             if await talk.refresh():
@@ -198,7 +201,9 @@ class _Work:
             await self._rewound()
         return bound(plan, self.ports) if plan.agent.exits else plan
 
-    async def _again(self, talk: Conversation, plan: Plan, earlier: Sequence[Entry]) -> Outcome | None:
+    async def _again(
+        self, talk: Conversation, plan: Plan, earlier: Sequence[Entry], *, cut_off: bool
+    ) -> Outcome | None:
         """What was begun and not finished: a last word that ended it, calls without a result, a task that others have
         talked over since."""
         struck = self.watch.struck
@@ -215,7 +220,7 @@ class _Work:
             await self.desk.add(talk, *lost)
         if outcome := await self._called(again, talk, plan, begun=True):
             return outcome
-        if self.run.attempts > 1 and at_rest(talk.entries):
+        if cut_off and at_rest(talk.entries):
             await self.desk.add(talk, self.desk.notice("resumed", RESUMED.format(task=self.run.ask.task)))
         return None
 
@@ -373,6 +378,11 @@ async def _place(run: Run, ports: Ports) -> Session:
 def _open(talk: Conversation, run: Run) -> list[Called]:
     """The run's calls without a result."""
     return [call for call in dangling(talk.entries) if call.run == run.id]
+
+
+def _stands(entry_id: str, talk: Conversation) -> bool:
+    """Whether a task was put into the file before: it is among the last entries, if it is there."""
+    return any(entry.id == entry_id for entry in islice(reversed(talk.entries), RECENT))
 
 
 def _all(earlier: Sequence[Entry], talk: Conversation) -> Sequence[Entry]:
