@@ -1,5 +1,6 @@
 """Branches: a second timeline with its own agents, from a prompt of the first."""
 
+import asyncio
 import os
 from collections.abc import AsyncGenerator
 from pathlib import Path
@@ -9,7 +10,8 @@ import pytest
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Returned, Said
 from retinue.domain.workspace import Workspace
-from retinue.errors import NotFound, Refused, Usage
+from retinue.engine.chance import system_chance
+from retinue.errors import Held, NotFound, Refused, Usage
 from retinue.store import strict_yaml
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
@@ -133,3 +135,38 @@ async def test_only_top_level_sessions_branch_and_only_at_prompts(store: FileSto
     with pytest.raises(Usage, match="is a reply"):
         await store.branch(session, at="a1", name="x")
     assert [path.name for path in Path(session.path).parent.iterdir()] == ["main"]
+
+
+async def test_branches_made_at_once_get_a_name_each(tmp_path: Path, session: Session):
+    stores = [FileStore(tmp_path / "sessions", system_chance()) for _ in range(4)]
+    made = await asyncio.gather(
+        *(each.branch(session, at="u1", include=True, name="same") for each in stores * 8)
+    )
+    assert len({each.path for each in made}) == len({each.branch for each in made}) == len(made)
+    assert all(Path(each.path).name == each.branch for each in made)
+    assert not [each for each in Path(session.path).parent.iterdir() if each.name.startswith(".")]
+    for each in stores:
+        each.close()
+
+
+async def test_what_others_deleted_meanwhile_is_gone_and_no_fault_of_the_disk(
+    store: FileStore, session: Session
+):
+    await store.delete(session)
+    for deed in (
+        store.delete(session),
+        store.branch(session, name="late"),
+        store.change(session, name="late"),
+        store.clear(session),
+    ):
+        with pytest.raises(NotFound):
+            await deed
+
+
+async def test_a_session_is_deleted_once_however_many_ask_for_it(tmp_path: Path, session: Session):
+    stores = [FileStore(tmp_path / "sessions", system_chance()) for _ in range(2)]
+    came = await asyncio.gather(*(each.delete(session) for each in stores * 8), return_exceptions=True)
+    assert len([each for each in came if isinstance(each, str)]) == 1
+    assert all(isinstance(each, str | NotFound | Held) for each in came)
+    for each in stores:
+        each.close()

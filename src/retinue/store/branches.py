@@ -14,7 +14,17 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Said
 from retinue.errors import Failed, NotFound, Refused, Usage
 from retinue.store import folder, names, tree
-from retinue.store.disk import copy_new, no_room, open_file, read_at, sync_path, unused, write_new
+from retinue.store.disk import (
+    GONE,
+    TAKEN,
+    copy_new,
+    not_moved,
+    open_file,
+    read_at,
+    sync_path,
+    unused,
+    write_new,
+)
 from retinue.store.facts import write_branch, write_facts
 from retinue.store.markdown import head
 from retinue.store.marker import read_head
@@ -37,10 +47,13 @@ def branch(session: Session, chance: Chance, *, at: str | None, include: bool, n
     with _opened(os.path.join(session.path, names.SESSION)) as (file, size):
         torn = torn_from(file, size)
         end = _position(session, at, file, size if torn is None else torn, include=include)
-        return _branched(session, file, end, name, chance)
+        while (made := _branched(session, file, end, name, chance)) is None:
+            pass
+        return made
 
 
-def _branched(session: Session, file: int, end: int, name: str, chance: Chance) -> str:
+def _branched(session: Session, file: int, end: int, name: str, chance: Chance) -> str | None:
+    """None: another took the name meanwhile, and the next free one is to be tried."""
     now = chance.now()
     inside = os.path.dirname(session.path)
     temporary = os.path.join(inside, f"{names.NEW}{chance.uuid()}")
@@ -63,11 +76,16 @@ def _branched(session: Session, file: int, end: int, name: str, chance: Chance) 
         )
         _sync(temporary)
         final = os.path.join(inside, chosen)
-        os.rename(temporary, final)
+        try:
+            os.rename(temporary, final)
+        except OSError as error:
+            if error.errno in TAKEN:
+                return None
+            raise
         sync_path(inside)
         make_current(top_folder(session), chosen, chance.uuid())
     except OSError as error:
-        raise no_room(inside, error) from error
+        raise not_moved(session.path, error) from error
     finally:
         if os.path.lexists(temporary):
             shutil.rmtree(temporary, ignore_errors=True)
@@ -112,6 +130,8 @@ def _opened(path: str) -> Generator[tuple[int, int]]:
     try:
         file = open_file(path)
     except OSError as error:
+        if error.errno in GONE:
+            raise not_moved(path, error) from error
         raise Failed(f"{path} cannot be read: {error.strerror}") from error
     try:
         yield file, os.fstat(file).st_size

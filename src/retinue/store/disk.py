@@ -8,7 +8,7 @@ import os
 import stat as kinds
 from contextlib import suppress
 
-from retinue.errors import NoRoom
+from retinue.errors import Conflict, NoRoom, NotFound, RetinueError
 from retinue.store import names
 
 Stamp = tuple[int, int, int, int]
@@ -16,6 +16,9 @@ Stamp = tuple[int, int, int, int]
 
 FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 """The disk, this user's share of it, or what this process may put into one file: each can be raised while we wait."""
+
+GONE = frozenset({errno.ENOENT, errno.ENOTDIR})
+TAKEN = frozenset({errno.EEXIST, errno.ENOTEMPTY})
 
 _PIECE = 256 * 1024
 
@@ -124,7 +127,7 @@ def replace_file(path: str, data: bytes, *, token: str) -> None:
     except OSError as error:
         with suppress(OSError):
             os.unlink(temporary)
-        raise no_room(path, error) from error
+        raise not_moved(path, error) from error
 
 
 def sync_path(path: str) -> None:
@@ -142,6 +145,15 @@ def unused(folder: str, name: str) -> str:
     while os.path.lexists(os.path.join(folder, names.numbered(name, count))):
         count += 1
     return os.path.join(folder, names.numbered(name, count))
+
+
+def not_moved(path: str, error: OSError) -> RetinueError:
+    """Why something did not come to its place: others were quicker, or the disk takes nothing."""
+    if error.errno in GONE:
+        return NotFound(f"{path} is gone: it was deleted, renamed or moved meanwhile")
+    if error.errno in TAKEN:
+        return Conflict(f"{path} is there already: others were quicker; try again")
+    return no_room(path, error)
 
 
 def no_room(path: str, error: OSError) -> NoRoom:

@@ -23,6 +23,7 @@ from retinue.store.conversation import FileConversation
 from retinue.store.disk import (
     Stamp,
     no_room,
+    not_moved,
     read_file,
     replace_file,
     stamp_of,
@@ -308,7 +309,7 @@ class FileStore:
                 os.rename(top, final)
                 sync_path(os.path.dirname(top))
             except OSError as error:
-                raise no_room(top, error) from error
+                raise not_moved(top, error) from error
         self._shelf.touched(top)
         return final
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from retinue.domain.session import Session
 from retinue.errors import Conflict, NotFound, Usage
 from retinue.store import folder, names, tree
-from retinue.store.disk import no_room, sync_path
+from retinue.store.disk import GONE, not_moved, sync_path
 
 
 def found(root: str, ref: str) -> str:
@@ -39,7 +39,7 @@ def restored(path: str) -> str:
         os.rename(path, before)
         sync_path(os.path.dirname(before))
     except OSError as error:
-        raise no_room(before, error) from error
+        raise not_moved(path if error.errno in GONE else before, error) from error
     return before
 
 
