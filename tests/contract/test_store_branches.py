@@ -3,6 +3,7 @@
 import asyncio
 import os
 from collections.abc import AsyncGenerator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from retinue.domain.transcript import Called, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.engine.chance import system_chance
 from retinue.errors import Held, NotFound, Refused, Usage
-from retinue.store import strict_yaml
+from retinue.store import branches, folder, strict_yaml
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 
@@ -137,16 +138,15 @@ async def test_only_top_level_sessions_branch_and_only_at_prompts(store: FileSto
     assert [path.name for path in Path(session.path).parent.iterdir()] == ["main"]
 
 
-async def test_branches_made_at_once_get_a_name_each(tmp_path: Path, session: Session):
-    stores = [FileStore(tmp_path / "sessions", system_chance()) for _ in range(4)]
-    made = await asyncio.gather(
-        *(each.branch(session, at="u1", include=True, name="same") for each in stores * 8)
-    )
-    assert len({each.path for each in made}) == len({each.branch for each in made}) == len(made)
-    assert all(Path(each.path).name == each.branch for each in made)
+async def test_branches_made_at_once_get_a_name_each(session: Session):
+    def made() -> str:
+        return branches.branch(session, fixed_chance(seed=next(seeds)), at="u1", include=True, name="same")
+
+    seeds = count(1)
+    paths = await asyncio.gather(*(asyncio.to_thread(made) for _ in range(24)))
+    assert len(set(paths)) == len(paths)
+    assert all(folder.read(each).session.branch == Path(each).name for each in paths)
     assert not [each for each in Path(session.path).parent.iterdir() if each.name.startswith(".")]
-    for each in stores:
-        each.close()
 
 
 async def test_what_others_deleted_meanwhile_is_gone_and_no_fault_of_the_disk(

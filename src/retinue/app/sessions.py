@@ -75,7 +75,7 @@ class Sessions:
         return await self.store.find(ref)
 
     async def named(self, ref: str) -> Session:
-        """The same for those who are far away: never by a path."""
+        """The same for those who are far away: never by a path, nor by a name, which another may have tomorrow."""
         return await self.store.named(ref)
 
     async def session_rows(

@@ -82,7 +82,7 @@ class FileStore:
         return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
 
     async def named(self, ref: str) -> Session:
-        """By id, slug, alias, name or unambiguous prefix, and never by a path."""
+        """By id, slug, alias or unambiguous prefix, and never by a path or a name."""
         return self._shelf.unchanged(ref) or await self._threads.do(
             lambda: self._shelf.find(ref, paths=False), long=self._many
         )
@@ -232,14 +232,16 @@ class FileStore:
     def _free_name(self, name: str, slug: str | None) -> None:
         if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
             raise Usage(f"A session's name is one line of at most {_LONGEST_NAME} characters")
+        if names.ours(name):
+            raise Usage(f'A session cannot be called "{name}": ids and slugs look so; choose other words')
         if taken := self._taken(name, slug):
             raise Usage(taken)
 
     def _taken(self, name: str, slug: str | None) -> str:
         """Why nobody but the session of this slug can be called so; empty when it can."""
         for each in self._shelf.all():
-            if each.slug != slug and each.slug == name:
-                return f'Session name "{name}" is already in use: it is the slug of another session'
+            if each.slug != slug and name in (each.id, each.slug, each.key, *each.aliases):
+                return f'Session name "{name}" is already in use: another session is found by it'
             if each.slug != slug and each.name is not None and each.name.casefold() == name.casefold():
                 return f'Session name "{name}" is already in use'
         return ""

@@ -32,7 +32,19 @@ _UNFINISHED = re.compile(
     r"(?:[0-9a-f]{8}-[0-9a-f-]{27}|torn-\d{14}(?:-\d+)?)"
 )
 """How a file or a link is called until it takes the place of another."""
+_STAMPED = re.compile(r"-\d{14}(?![^-/])")
+_ID = re.compile(r"[0-9a-f]{8}-[0-9a-f-]{0,27}", re.IGNORECASE)
 _DELETED = re.compile(r"\.deleted\.(\d{14})(?:-\d+)?$")
+
+
+def stamped(text: str) -> bool:
+    """Whether it holds a whole slug: an agent, and when its session was begun."""
+    return _STAMPED.search(text) is not None
+
+
+def ours(text: str) -> bool:
+    """Whether an id or a slug, of whatever session, looks like this, or begins so."""
+    return stamped(text) or _ID.fullmatch(text) is not None
 
 
 def torn(at: datetime) -> str:

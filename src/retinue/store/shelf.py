@@ -75,7 +75,8 @@ class Shelf:
 
     def find(self, ref: str, *, paths: bool = True) -> Session:
         """The one session that is meant. Usage lists the candidates of an ambiguous name, NotFound the nearest. Without
-        `paths` nothing outside the root is ever looked at, and the list is believed."""
+        `paths` nothing outside the root is ever looked at, the list is believed, and what people call a session counts
+        for nothing: who asks again for one that is gone must never get another."""
         if not ref.strip():
             raise Usage("Name a session: its id, slug, alias, name or path")
         found = self._remembered(ref) or self._named(ref)
@@ -84,11 +85,11 @@ class Shelf:
         if found is not None:
             return found
         everything = self.all() if paths else self.listed(age=age)
-        for matches in _WAYS:
+        for matches in _WAYS if paths else _FAR_WAYS:
             meant = self._one([each for each in everything if matches(each, ref)], ref)
             if meant is not None:
                 return meant
-        raise NotFound(f"There is no session {ref!r}{_nearest(ref, everything)}")
+        raise NotFound(f"There is no session {ref!r}{_nearest(ref, everything, called=paths)}")
 
     def unchanged(self, session_id: str) -> Session | None:
         """A session of this id whose files are as they were: a few looks at the disk, no reading."""
@@ -207,13 +208,22 @@ def _by_prefix(session: Session, ref: str) -> bool:
     return any(label.startswith(ref) for label in _labels(session))
 
 
+def _by_beginning(session: Session, ref: str) -> bool:
+    """As by prefix, but a whole slug means itself, and never another that goes on with a number or more words."""
+    return session.id.startswith(ref) or (not names.stamped(ref) and _by_prefix(session, ref))
+
+
 _WAYS: tuple[Callable[[Session, str], bool], ...] = (_exactly, _by_name, _by_prefix)
 """What a reference may be, in this order; the first that fits anything decides."""
+_FAR_WAYS: tuple[Callable[[Session, str], bool], ...] = (_exactly, _by_beginning)
+"""The same for programs that are far away."""
 
 
-def _nearest(ref: str, everything: Sequence[Session]) -> str:
+def _nearest(ref: str, everything: Sequence[Session], *, called: bool) -> str:
     if len(everything) > _COMPARED:
         return ""
-    known = {label for each in everything for label in (*_labels(each), each.name or "")}
+    known = {
+        label for each in everything for label in (*_labels(each), *((each.name or "",) if called else ()))
+    }
     near = difflib.get_close_matches(ref, sorted(known), n=1)
     return f"; the nearest is {near[0]!r}" if near else ""

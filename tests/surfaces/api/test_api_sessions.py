@@ -277,3 +277,30 @@ async def test_a_session_is_never_found_by_a_folder_that_lies_where_the_daemon_w
         (elsewhere / "session.json").write_bytes(Path(made["path"]).with_name("session.json").read_bytes())
         monkeypatch.chdir(it.work)
         assert (await it.get("/api/sessions/decoy")).status == 404
+
+
+async def test_an_address_means_a_session_itself_and_never_another_that_is_called_so(api: Any):
+    async with api() as it:
+        made, other = await it.session(), await it.session(name="Kept")
+        for name in (made["session_id"], made["session_id"].upper(), made["slug"], f"{made['slug']}-9"):
+            for refused in (
+                await it.patch(f"/api/sessions/{other['session_id']}", {"name": name}),
+                await it.post("/api/sessions", {"agent": "general", "name": name}),
+            ):
+                assert (refused.status, "ids and slugs look so" in refused.message) == (400, True)
+        assert (await it.get("/api/sessions/Kept")).status == 404
+        assert (await it.get("/api/sessions/Kept/events")).status == 404
+        assert (await it.delete(f"/api/sessions/{made['slug']}")).status == 200
+        assert (await it.delete(f"/api/sessions/{made['slug']}")).status == 404
+        assert (await it.get(f"/api/sessions/{other['session_id']}")).json["name"] == "Kept"
+
+
+async def test_a_whole_slug_never_means_a_session_that_was_begun_in_the_same_second(api: Any):
+    async with api() as it:
+        second = ""
+        while not second.endswith("-2"):
+            second = (await it.session())["slug"]
+        first = second.removesuffix("-2")
+        assert (await it.delete(f"/api/sessions/{first}")).status == 200
+        assert (await it.delete(f"/api/sessions/{first}")).status == 404
+        assert (await it.get(f"/api/sessions/{second}")).status == 200
