@@ -101,7 +101,7 @@ def orphans(entries: Sequence[Entry]) -> list[str]:
     return found
 
 
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=200, deadline=None)
 @given(files, ends, windows)
 def test_a_window_holds_exactly_the_end_of_what_the_whole_file_says(data: bytes, end: bytes, window: int):
     """Shows: P31."""
@@ -123,7 +123,7 @@ def test_a_window_holds_exactly_the_end_of_what_the_whole_file_says(data: bytes,
         assert orphans(held.entries) == []
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(files, ends, st.integers(1, 3000))
 def test_a_file_read_in_portions_says_what_it_says_as_a_whole(data: bytes, end: bytes, size: int):
     data += end
@@ -139,7 +139,7 @@ def test_a_file_read_in_portions_says_what_it_says_as_a_whole(data: bytes, end: 
     assert (found[-1].opened, found[-1].typed, found[-1].end) == (whole.opened, whole.typed, whole.end)
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(files, ends, st.integers(0, 400))
 @example(HEAD + b"x" * 200_000, b"", 0)
 def test_a_torn_tail_is_found_from_the_end_as_from_the_whole(data: bytes, end: bytes, cut: int):

@@ -157,7 +157,7 @@ def fronts(draw: Any) -> str:
     return "".join(order).replace("\n", draw(st.sampled_from(["\n", "\r\n"])))
 
 
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(fronts(), st.sampled_from(["read", "write", "run"]), PATTERNS, st.booleans())
 def test_only_that_list_grows_by_only_that_item_and_nothing_is_lost(
     front: str, touch: Touch, pattern: str, last: bool
