@@ -32,7 +32,7 @@ class Looking:
             await self._engine.wait(run_id)
             run = await self.find_run(run_id)
             stands = run.status in (Status.WAITING, *ENDS)
-            if stands and not await self._ledger.look(partial(_moving, run.root)):
+            if stands and not await self._ledger.look(partial(moving_in, run.root)):
                 await self._all_heard()
                 return await self.find_run(run_id)
             await self._engine.change()
@@ -129,7 +129,7 @@ def _cut_off(deed: Deed, run: Run) -> bool:
     return deed.progress is Progress.STARTED and run.status.final
 
 
-def _moving(root: str, tx: Tx) -> int:
+def moving_in(root: str, tx: Tx) -> int:
     """How many runs of a tree go on by themselves; those that wait for room on the disk do, once there is some."""
     waiting = tx.runs(status=[Status.WAITING], root=root)
     going_on = sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))

@@ -4,14 +4,17 @@ import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from retinue.app.change import told
+from retinue.app.looking import moving_in
 from retinue.app.sessions import LIVE
 from retinue.app.steering import entry_for
 from retinue.app.turns import Turns
 from retinue.domain.agent import NAME
+from retinue.domain.approval import Approval
 from retinue.domain.question import Question
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, Waiting
@@ -19,7 +22,7 @@ from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.engine.local import LocalEngine
 from retinue.errors import Conflict, NotFound, Usage
-from retinue.ports import Ports
+from retinue.ports import Ports, Tx
 from retinue.runtime.spawn import begin
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
@@ -31,6 +34,11 @@ KEYED = "http:"
 """What the key of a wish begins with that a program gave a key of its own."""
 MOST_KEY = 200
 MOST_ANSWERS = 10_000
+APPROVAL = (
+    "{agent} waits for a person's yes to {tool}: GET /api/approvals/{id} shows to what, and POST /api/approvals/{id} with "
+    '{{"answer": "allow"}} or {{"answer": "deny"}} lets it go on.'
+)
+WORDS = "{agent} waits for words of a person: POST /api/sessions/{session}/messages says them, and it goes on. {words}"
 LATER = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
 
 
@@ -63,6 +71,9 @@ class Talking(ABC):
 
     @abstractmethod
     async def questions(self, run: Run) -> list[Question]: ...
+
+    @abstractmethod
+    async def asked_in(self, run: Run) -> list[Approval]: ...
 
     @abstractmethod
     async def find_run(self, ref: str) -> Run: ...
@@ -149,21 +160,47 @@ class Talking(ABC):
             await self.store.draft(session, "")
 
     async def _asking(self, run: Run) -> dict[str, Any]:
-        """What a run that waits for words of a person says meanwhile."""
-        if run.waiting_for is not Waiting.PERSON:
+        """What a run that waits for a person says meanwhile: for words, or for what only a person can decide."""
+        if not run.status.live:
             return {}
-        asked = [each.told() for each in await self.questions(run)]
-        says = " ".join([*asked, "It waits for a person: say how to go on, and the same run does."])
-        return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": says}
+        questions = await self.questions(run)
+        if run.waiting_for is Waiting.PERSON:
+            asked = [each.told() for each in questions]
+            says = " ".join([*asked, "It waits for a person: say how to go on, and the same run does."])
+            return {"status": "waiting", "response": run.text, "timeoutSeconds": None, "message": says}
+        says = [
+            APPROVAL.format(id=each.id, agent=each.agent, tool=each.tool) for each in await self.asked_in(run)
+        ]
+        for below in await self._ports.ledger.look(partial(_spoken_to, run)):
+            words = [each.told() for each in questions if each.run == below.id]
+            says.append(
+                WORDS.format(agent=below.agent, session=below.session_id, words=" ".join(words)).strip()
+            )
+        return {"message": " ".join([*says, LATER.format(run=run.id)])} if says else {}
 
     async def _at_rest(self, run: Run) -> None:
-        """Until it has ended, or waits for words of a person. Others may work it, or answer what it asks."""
+        """Until it has ended, or nothing of it goes on before a person has said something. Others may work it, or answer
+        what it asks."""
         while True:
             await self._engine.wait(run.id)
             now = await self.find_run(run.id)
             if now.status.final or (now.status is Status.WAITING and now.waiting_for is Waiting.PERSON):
                 return
+            if now.status is Status.WAITING and await self._stands(now):
+                return
             await self._engine.change()
+
+    async def _stands(self, run: Run) -> bool:
+        """Whether all of its tree waits, and a person can do something about it."""
+        if await self._ports.ledger.look(partial(moving_in, run.root)):
+            return False
+        return bool(await self.asked_in(run) or await self._ports.ledger.look(partial(_spoken_to, run)))
+
+
+def _spoken_to(run: Run, tx: Tx) -> list[Run]:
+    """Those that a run asked for and that wait for words of a person, the oldest first."""
+    waiting = reversed(tx.runs(status=[Status.WAITING], root=run.root)) if run.root == run.id else ()
+    return [each for each in waiting if each.waiting_for is Waiting.PERSON and each.id != run.id]
 
 
 def _folder(workspace: str | None) -> str:

@@ -271,3 +271,34 @@ async def test_a_question_is_told_and_answered_once_by_the_next_message(api: Any
         ]
         assert [each["text"] for each in returned] == ["blue"]
         assert len((await it.get("/api/runs")).json) == 1
+
+
+@pytest.mark.parametrize(
+    ("wish", "named"),
+    [
+        (("bash", {"command": "true"}), "yes to bash: GET /api/approvals/"),
+        (("ask_user", {"question": "Which colour?"}), "Which colour?"),
+    ],
+)
+async def test_who_waits_hears_at_once_what_an_agent_below_needs_of_a_person(
+    api: Any, wish: tuple[str, dict[str, Any]], named: str
+):
+    hands_on = ("PersistentAgent", {"preset": "worker", "description": "do it", "prompt": "Do it."})
+
+    def model(asked: Captured) -> Answer:
+        worker = "You are a worker." in asked.messages[0]["content"]
+        return calls(wish if worker else hands_on) if not asked.turns else reply("Done.")
+
+    async with api(model, agents={"worker": "---\ndescription: Works.\n---\nYou are a worker.\n"}) as it:
+        made = await it.session()
+        first = (await it.say(made["slug"], "Hand it on", key="k", timeout=0)).json
+        (asked,) = (await it.get("/api/approvals")).json
+        assert (first["status"], f"POST /api/approvals/{asked['id']}" in first["message"]) == (
+            "timeout",
+            True,
+        )
+        await it.post(f"/api/approvals/{asked['id']}", {"answer": "allow"})
+        told = (await it.say(made["slug"], "Hand it on", key="k", timeout=0)).json
+        assert (told["responseId"], told["status"]) == (first["responseId"], "timeout")
+        assert told["message"].startswith("worker waits for"), told["message"]
+        assert named in told["message"]

@@ -165,8 +165,9 @@ async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: Any):
     writes = calls(("write", {"path": "a.txt", "content": "x"}))
     async with api([writes, reply("Written.")]) as it:
         made = await it.session()
-        waiting = asyncio.create_task(it.say(made["slug"], "Write"))
-        asked = (await it.until("/api/approvals", some))[0]
+        told = (await it.say(made["slug"], "Write", timeout=0)).json
+        asked = (await it.get("/api/approvals")).json[0]
+        assert (told["status"], f"POST /api/approvals/{asked['id']}" in told["message"]) == ("timeout", True)
         assert (asked["tool"], asked["touch"], asked["state"]) == ("write", "write", "pending")
         assert (await it.get(f"/api/approvals/{asked['id'][:20]}")).json == asked
         shown = (await it.get(f"/api/sessions/{made['slug']}")).json
@@ -187,9 +188,9 @@ async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: Any):
         assert sorted(each.status for each in answers) == [200] + [409] * 5
         assert (await it.get("/api/approvals")).json == []
         assert (await it.get("/api/approvals", all=True)).json[0]["id"] == asked["id"]
-        said = (await waiting).json
+        said = await it.ended(told["responseId"])
         won = next(each.json for each in answers if each.status == 200)
-        assert (said["response"], Path(it.work / "a.txt").exists()) == ("Written.", won["answer"] == "allow")
+        assert (said["text"], Path(it.work / "a.txt").exists()) == ("Written.", won["answer"] == "allow")
         assert (await it.post("/api/approvals/nothing", {"answer": "allow"})).status == 404
 
 
