@@ -2,7 +2,9 @@
 
 import os
 import re
+import resource
 import shutil
+import signal
 import socket
 import stat
 import tempfile
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+
+from retinue.surfaces.web.keys import Keys
 
 SOMEBODY = 65534
 
@@ -191,3 +195,16 @@ def test_a_second_daemon_takes_nobodys_socket(daemon: Any):
     assert daemon.door.asks("GET", "/api/health", way="socket").status == 200
     assert daemon.process is not None
     assert daemon.process.poll() is None
+
+
+def test_a_token_that_there_is_no_room_for_leaves_nothing_behind(tmp_path: Path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, before[1]))
+    try:
+        with pytest.raises(OSError, match="File too large"):
+            Keys(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert list(tmp_path.iterdir()) == []

@@ -125,7 +125,11 @@ def _kept(path: Path) -> str:
     with suppress(FileNotFoundError):
         beside.unlink()
     descriptor = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    with os.fdopen(descriptor, "w") as file:
-        file.write(f"{made}\n")
-    beside.replace(path)
+    try:
+        with os.fdopen(descriptor, "w") as file:
+            file.write(f"{made}\n")
+        beside.replace(path)
+    except OSError:
+        beside.unlink(missing_ok=True)
+        raise
     return made
