@@ -8,6 +8,9 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
+
+import pytest
 
 from retinue import remote
 from retinue.testing.replies import calls, reply
@@ -96,6 +99,37 @@ async def test_a_home_has_one_daemon(machine: Any):
         await stopped(machine)
         none = await machine("serve", "--stop")
         assert (none.code, "no daemon" in none.err) == (0, True)
+        none = await machine("serve", "--stop", "--json")
+        assert (none.code, none.json) == (0, {"stopped": False})
+
+
+async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: Any):
+    async with machine.serving(reply("x")):
+        there = (await machine("serve", "--detach", "--port", "0", "--json")).json
+        second = await machine("serve", "--detach", "--link", "--port", "1", "--json")
+        assert (second.code, second.json["pid"], second.json["url"] != there["url"]) == (
+            0,
+            there["pid"],
+            True,
+        )
+        assert f"on port {urlsplit(str(there['url'])).port} and not 1" in second.err
+        await stopped(machine)
+
+
+@pytest.mark.parametrize("other", ["--detach", "--link"])
+async def test_stopping_a_daemon_goes_with_no_other_wish(machine: Any, other: str):
+    both = await machine("serve", "--stop", other)
+    assert (both.code, "--stop goes with neither" in both.err) == (2, True)
+
+
+async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: Any):
+    async with machine.serving(reply("x")):
+        there = (await machine("serve", "--detach", "--host", "127.0.0.2", "--port", "0", "--json")).json
+        assert urlsplit(str(there["url"])).hostname == "127.0.0.2"
+        await stopped(machine)
+    for host in ("128.0.0.1", "0.0.0.0", "::", "example.org"):
+        far = await machine("serve", "--host", host)
+        assert (far.code, "--allow-remote" in far.err) == (2, True)
 
 
 async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: Any):

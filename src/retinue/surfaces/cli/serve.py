@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import ipaddress
 import os
 import subprocess
 import sys
@@ -9,6 +10,7 @@ from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import click
 
@@ -26,9 +28,8 @@ from retinue.surfaces.cli.terminal import Terminal
 START_SECONDS = 15.0
 MOST_SAID = 4000
 """Bytes of what a daemon that could not start leaves for whoever started it."""
-NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES})
+NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EIO})
 DO = "make room, or let the home be written to, or choose another with RETINUE_HOME"
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @click.command(cls=Command)
@@ -63,19 +64,18 @@ async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
     once. Nothing is lost either way.
     """
     place = load(os.environ, home=home).home
+    if wishes["stop"] and (wishes["detach"] or wishes["link"]):
+        raise Usage("--stop goes with neither --detach nor --link: stop the daemon first, then start another")
     if wishes["stop"]:
         return await _stopped(place, terminal)
-    if wishes["link"]:
+    if wishes["link"] and not wishes["detach"]:
         return await _linked(place, terminal)
-    if wishes["host"] not in LOOPBACK and not wishes["allow_remote"]:
+    if not _here(wishes["host"]) and not wishes["allow_remote"]:
         raise Usage(
             f"--host {wishes['host']} lets other machines in: say --allow-remote too, or leave it at 127.0.0.1"
         )
     if wishes["detach"]:
-        facts = await ready(place, until_idle=wishes["until_idle"], words=_again(wishes))
-        link = await remote.told(place, "POST", "/api/links") or {}
-        terminal.facts({each: facts[each] for each in ("pid", "owner", "version")} | link)
-        return 0
+        return await _detached(place, terminal, wishes)
     daemon = click.get_current_context().meta[DAEMON]()
     with _telling(place, wishes["why"]):
         async with application.open(home=home, ask=later) as app:
@@ -88,6 +88,28 @@ async def serve(terminal: Terminal, home: str | None, **wishes: Any) -> int:
                 link=not wishes["logged"],
             )
     return 0
+
+
+async def _detached(home: Path, terminal: Terminal, wishes: dict[str, Any]) -> int:
+    facts = await ready(home, until_idle=wishes["until_idle"], words=_again(wishes))
+    link = await remote.told(home, "POST", "/api/links") or {}
+    terminal.facts({each: facts[each] for each in ("pid", "owner", "version")} | link)
+    url: str = link.get("url", "")
+    there = urlsplit(url).port
+    if wishes["port"] and there not in (None, wishes["port"]):
+        terminal.note(
+            f"a daemon was at work already, on port {there} and not {wishes['port']}: `retinue serve --stop` first, "
+            "and the next one has it"
+        )
+    return 0
+
+
+def _here(host: str) -> bool:
+    """Whether only this machine reaches it."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
 
 
 def _again(wishes: dict[str, Any]) -> list[str]:
@@ -165,6 +187,8 @@ async def _stopped(home: Path, terminal: Terminal) -> int:
     facts = await remote.stop(home)
     if facts is None:
         terminal.note("no daemon is running")
+        if terminal.json:
+            terminal.value({"stopped": False})
         return 0
     while await remote.hello(home) or Owner.alive(home, facts["owner"]):  # noqa: ASYNC110  (another process ends)
         await asyncio.sleep(0.05)
