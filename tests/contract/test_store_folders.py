@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import re
 from collections.abc import AsyncGenerator
 from datetime import UTC, datetime
@@ -15,6 +16,7 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Isolation, Workspace
+from retinue.engine.chance import system_chance
 from retinue.errors import BadDefinition, Failed, Held, NoRoom, NotFound, Usage
 from retinue.store import strict_yaml
 from retinue.store.files import FileStore
@@ -549,3 +551,17 @@ async def test_a_description_becomes_a_name_and_nothing_else(store: FileStore, d
     assert Path(child.path) == Path(parent.path) / "agents" / child.slug
     plan = (Path(child.path) / "scope-plan.yml").read_text()
     assert len(plan.splitlines()) == 7
+
+
+async def test_nothing_was_touched_before_it_was_made_by_whichever_clock(tmp_path: Path):
+    store = FileStore(tmp_path / "sessions", system_chance())
+    made = [await store.create(new()) for _ in range(20)]
+    assert all(each.updated_at >= each.created_at for each in made)
+    facts, talk = Path(made[0].path) / "session.json", Path(made[0].path) / "session.md"
+    born = int(made[0].created_at.timestamp() * 1e9)
+    for lag, kept in ((5_000_000, True), (3_600_000_000_000, False)):
+        for each in (facts, talk):
+            os.utime(each, ns=(born - lag, born - lag))
+        found = await store.find(made[0].id)
+        assert (found.updated_at == found.created_at) == kept
+    store.close()

@@ -11,7 +11,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 
 from retinue.domain.chance import Chance
 from retinue.domain.session import NewSession, Session, child_slug, top_slug
@@ -38,6 +38,7 @@ _SLUG_TIME = re.compile(r"-(\d{14})(?:-|$)")
 _NO_FACTS = Facts(id="")
 _NO_HEAD = Head(slug="")
 _NEVER = datetime.fromtimestamp(0, UTC)
+_LAG = timedelta(seconds=1)
 
 _MOST_OF_ONE_NAME = 1_000_000
 _MOST_REMEMBERED = 1_000
@@ -178,10 +179,12 @@ def stamps_of(path: str) -> Stamps:
     )
 
 
-def updated_at(stamps: Stamps) -> datetime:
-    """The newer of what was said and what is known of the session; the plan's time is its own."""
+def updated_at(stamps: Stamps, created: datetime) -> datetime:
+    """The newer of what was said and what is known of the session; the plan's time is its own. The clock by which the
+    kernel stamps files lags behind ours: nothing is older than its birth for that."""
     times = [each[2] for each in (stamps[0], stamps[2]) if each]
-    return datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
+    last = datetime.fromtimestamp(max(times, default=0) / 1e9, UTC)
+    return created if last < created <= last + _LAG else last
 
 
 def read(path: str) -> Found:
@@ -206,7 +209,9 @@ def again(found: Found) -> Found:
 
 def _told(found: Found, stamps: Stamps) -> Found:
     words = last_words(f"{found.session.path}/{names.SESSION}") if stamps[2] and stamps[2][1] else ""
-    session = replace(found.session, updated_at=updated_at(stamps), last_snippet=words)
+    session = replace(
+        found.session, updated_at=updated_at(stamps, found.session.created_at), last_snippet=words
+    )
     return Found(session=session, problems=found.problems, stamps=stamps)
 
 

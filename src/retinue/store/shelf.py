@@ -44,7 +44,7 @@ class Shelf:
     def put(self, session: Session) -> Session:
         """Remembers a session that was just made, without reading back what was just written."""
         stamps = folder.stamps_of(session.path)
-        fresh = replace(session, updated_at=folder.updated_at(stamps))
+        fresh = replace(session, updated_at=folder.updated_at(stamps, session.created_at))
         self._known[session.path] = folder.Found(session=fresh, problems=(), stamps=stamps)
         self._places[session.id] = session.path
         return fresh
