@@ -9,6 +9,8 @@ from retinue.store.strict_yaml import MAX_DEPTH, Mistake
 _BRACKETS = re.compile(r'"[^"\\]*+(?:\\.[^"\\]*+)*+(?:"|\\?\Z)|[\[{\]}]', re.DOTALL)
 """A string whole, or a bracket. A quote always begins one of the two, so nothing is looked at twice."""
 
+_MOST_DIGITS = 1000
+
 
 def read(text: str) -> Any:
     """Raises Mistake for what is no JSON, for a key said twice and for depth."""
@@ -16,7 +18,7 @@ def read(text: str) -> Any:
     if depth(text) > MAX_DEPTH:
         raise Mistake(1, f"is nested deeper than {MAX_DEPTH} levels")
     try:
-        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant, parse_int=_whole)
     except json.JSONDecodeError as error:
         raise Mistake(error.lineno, f"is not JSON: {error.msg} at column {error.colno}") from error
     except (ValueError, OverflowError) as error:
@@ -49,3 +51,9 @@ def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _no_constant(word: str) -> None:
     raise ValueError(f"{word} is not a number that can be used")
+
+
+def _whole(digits: str) -> int:
+    if len(digits) > _MOST_DIGITS:
+        raise ValueError(f"a number has {len(digits):,} digits; {_MOST_DIGITS} are the most")
+    return int(digits)

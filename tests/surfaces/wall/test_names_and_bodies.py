@@ -9,6 +9,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retinue.errors import Usage
+from retinue.surfaces.web.asked import Saying
+from retinue.surfaces.web.reading import understood
 from retinue.surfaces.web.route import Route
 from retinue.surfaces.web.table import ROUTES
 
@@ -143,6 +146,27 @@ def test_json_that_two_readers_could_understand_differently_is_understood_by_non
         answer = door.asks(route.method, path_of(route), JSON, body=NO_JSON[what], way="socket")
         assert (answer.status, answer.code) == (400, route.codes.get("usage", "usage")), answer.body
         assert len(answer.body) < 2_000
+
+
+OUR_WORDS = {
+    b'{"content": "a", "content": "b"}': "in the body 'content' is said twice; keep one of the two",
+    b'{"content": "a", "timeout": NaN}': "in the body NaN is not a number that can be used",
+    b'{"content": "a", "timeout": '
+    + b"9" * 5_000
+    + b"}": "in the body a number has 5,000 digits; 1000 are the most",
+    b'{"content": "a", "timeout": 1e999}': "in the body a number is too large - at `$.timeout`",
+    b'{"content": "\\ud800"}': "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half",
+    b'{"content": "\\ude00"}': "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half",
+    b'{"content": "\xff"}': "the body is not UTF-8 at byte 13: send it as UTF-8",
+    b"{}{}": "the body is not JSON: Extra data at column 3 (line 1)",
+}
+
+
+@pytest.mark.parametrize("body", OUR_WORDS)
+def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
+    with pytest.raises(Usage) as refused:
+        understood(body, Saying)
+    assert str(refused.value) == OUR_WORDS[body]
 
 
 @settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])

@@ -20,6 +20,9 @@ REF = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]{0,199}")
 KEY = re.compile(r"[\x21-\x7e]{1,200}")
 JSON = re.compile(r'application/json(\s*;\s*charset="?utf-8"?)?', re.IGNORECASE)
 UNSEEN = re.compile(r"[\x00-\x1f\x7f]")
+HALF = re.compile(rb"\\u[dD][89a-fA-F]")
+OUT_OF_RANGE = "Number out of range"
+"""How msgspec begins its word on what no number of ours can hold."""
 BODILESS = ("GET", "HEAD", "DELETE")
 BIGGEST = 19
 """Digits of the largest number that an event can have."""
@@ -124,9 +127,26 @@ async def _heard(request: Request) -> bytes:
 def understood(raw: bytes, kind: type[msgspec.Struct]) -> Any:
     """A body as its route takes it: nothing said twice, nothing deep, no numbers that are none, nothing unknown."""
     try:
-        strict_json.read(raw.decode())
+        text = raw.decode()
+        strict_json.read(text)
         return msgspec.json.decode(raw, type=kind)
     except Mistake as mistake:
-        raise Usage(f"the body {mistake.problem} (line {mistake.line})") from mistake
+        raise Usage(_mistaken(mistake)) from mistake
+    except UnicodeDecodeError as error:
+        raise Usage(f"the body is not UTF-8 at byte {error.start}: send it as UTF-8") from error
     except (msgspec.MsgspecError, ValueError, RecursionError) as error:
-        raise Usage(f"the body cannot be understood: {error}") from error
+        raise Usage(_misunderstood(error, raw)) from error
+
+
+def _mistaken(mistake: Mistake) -> str:
+    if not mistake.problem.startswith("is "):
+        return f"in the body {mistake.problem}"
+    return f"the body {mistake.problem} (line {mistake.line})"
+
+
+def _misunderstood(error: Exception, raw: bytes) -> str:
+    if not isinstance(error, msgspec.ValidationError) and HALF.search(raw):
+        return "in the body a character is cut in two: a \\ud800 to \\udfff stands without its other half"
+    if (said := str(error)).startswith(OUT_OF_RANGE):
+        return f"in the body a number is too large{said.removeprefix(OUT_OF_RANGE)}"
+    return f"the body cannot be understood: {said}"
