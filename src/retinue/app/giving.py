@@ -71,6 +71,7 @@ class Giving(ABC):
         thinking: str | None = None,
         owner: str | None = None,
         key: str = "",
+        door: str = "cli",
     ) -> Run:
         """Everything that can be wrong is found before anything is written. With `owner`, another process works it.
         `isolation` and `writable` are said of a new session's workspace, instead of what the definition says. With a
@@ -103,6 +104,7 @@ class Giving(ABC):
             task=text,
             typed=typed,
             session=chosen.id,
+            door=door,
             label=label,
             model=model,
             thinking=thinking,

@@ -30,7 +30,9 @@ from retinue.store.page import Span
 from retinue.store.window import WINDOW
 from retinue.tools.doors.agents_message import behind, reported
 
-KEYED = "http:"
+HTTP = "http"
+"""The door of what programs say."""
+KEYED = f"{HTTP}:"
 """What the key of a wish begins with that a program gave a key of its own."""
 MOST_KEY = 200
 MOST_ANSWERS = 10_000
@@ -79,7 +81,9 @@ class Talking(ABC):
     async def find_run(self, ref: str) -> Run: ...
 
     @abstractmethod
-    async def start(self, text: str | None, *, session: str | None = None, key: str = "") -> Run: ...
+    async def start(
+        self, text: str | None, *, session: str | None = None, key: str = "", door: str = "cli"
+    ) -> Run: ...
 
     @abstractmethod
     async def _ledger_opens(self) -> None: ...
@@ -123,7 +127,7 @@ class Talking(ABC):
             if key and (first := await self._before(session, key)):
                 return self._same(*first, session, message)
             await self._undraft(session, message.content)
-            run = await self.start(message.content, session=session.id, key=key)
+            run = await self.start(message.content, session=session.id, key=key, door=HTTP)
             if not key or run.ask.key == key:
                 return self._same(run, run.ask.task or "", session, message) if key else run
             if len(self._answers) >= MOST_ANSWERS:

@@ -58,10 +58,11 @@ async def test_a_message_is_answered_in_the_shape_of_agents_message(api: Any):
             "toolCalls": [],
         }
         run = (await it.get(f"/api/runs/{called['responseId']}")).json
-        assert (run["task"], run["status"], run["session_id"]) == (
+        assert (run["task"], run["status"], run["session_id"], run["door"]) == (
             "What is there?",
             "done",
             made["session_id"],
+            "http",
         )
         first = (await it.get(f"/api/sessions/{made['slug']}/entries")).json[0]
         assert (first["kind"], first["by"], first["text"]) == ("said", "user", "What is there?")

@@ -94,7 +94,7 @@ RUN: dict[str, Any] = {
     "model": "openai:gpt-5-mini",
     "thinking": None,
     "source": "person",
-    "door": "cli",
+    "door": "http",
     "role": "primary",
     "trigger": "command",
     "keep": True,
