@@ -69,7 +69,7 @@ async def test_markdown_is_rendered_and_code_is_copied(house: Any):
         await window.see(link).to_have_attribute("href", "https://example.org/tides")
         await window.see(link).to_have_attribute("rel", "noopener noreferrer")
         await window.see(link).to_contain_text("example.org")
-        await window("copy-code").click()
+        await window("said-agent").locator('[data-test="copy-code"]').click()
         await window.see("copy-code").to_have_text("Copied")
         assert await clipboard(window) == "def high(tide):\n    return tide > 4"
         await window("said-agent").hover()
