@@ -1,5 +1,6 @@
 """Sessions over HTTP: begun, found, changed, cleared, branched, deleted and brought back."""
 
+import asyncio
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,8 @@ FIELDS = {
     "updated_at", "pinned_at", "last_snippet", "attributes", "status", "entries", "announcements",
 }  # fmt: skip
 """What other programs rely on."""
+TICK_SECONDS = 0.02
+"""The kernel stamps files by a clock that ticks a few hundred times a second: changes within one tick have one time."""
 
 
 def counting(asked: Captured) -> Answer:
@@ -101,7 +104,10 @@ async def test_messages_and_every_change_move_updated_at_and_nothing_only_touche
         path = f"/api/sessions/{made['session_id']}"
         times = [made["updated_at"]]
         changes = ({"name": "Other"}, {"pinned": True}, {"pinned": False}, {"attributes": {"a": 1}})
-        times += [(await it.patch(path, change)).json["updated_at"] for change in changes]
+        for change in changes:
+            await asyncio.sleep(TICK_SECONDS)
+            times.append((await it.patch(path, change)).json["updated_at"])
+        await asyncio.sleep(TICK_SECONDS)
         await it.say(made["session_id"], "Hello")
         times.append((await it.get(path)).json["updated_at"])
         assert times == sorted(set(times))
