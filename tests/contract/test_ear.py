@@ -5,20 +5,12 @@ from typing import Any
 
 from retinue.app.ear import Ear
 from retinue.domain.event import Event, Kind
-from retinue.domain.run import Ask, Run
+from retinue.domain.run import Run
 from retinue.domain.transcript import Said
+from retinue.testing.ledgers import a_run
 
 NOW = datetime(2026, 11, 16, tzinfo=UTC)
-RUN = Run(
-    id="R",
-    ask=Ask(key="k", agent="general", task="Go."),
-    session_id="S",
-    slug="s",
-    key="s/main",
-    agent="general",
-    path="/s/session.md",
-    created_at=NOW,
-)
+RUN = a_run("R", session_id="S", agent="general")
 
 
 class Listener:

@@ -1,23 +1,12 @@
 """A question: which call of a run asks it, and what the words of an answer say."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from retinue.domain.question import Question, asked, chosen
-from retinue.domain.run import Ask, Run
 from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.testing.ledgers import a_run
 
-RUN = Run(
-    id="r1",
-    ask=Ask(key="k", agent="general", task="Go."),
-    session_id="S",
-    slug="s",
-    key="s/main",
-    agent="general",
-    path="/s/session.md",
-    created_at=datetime(2026, 11, 16, tzinfo=UTC),
-)
+RUN = a_run("r1", session_id="S", agent="general")
 WORDS = Said(id="a1", by="agent", text="I ask.", run="r1")
 
 

@@ -50,10 +50,12 @@ class Ear:
     async def hears(self, kind: str, times: int = 1) -> list[dict[str, Any]]:
         return await self.until(lambda: [each["kind"] for each in self.heard].count(kind) >= times)
 
-    async def to_the_end(self) -> None:
+    async def to_the_end(self, last: int | None = None) -> None:
+        """Of the stream, or to an event before it."""
         async with asyncio.timeout(PATIENCE):
             while await self._more():
-                pass
+                if last is not None and self.last == last:
+                    return
 
     async def _more(self) -> bool:
         try:
@@ -236,8 +238,7 @@ async def _heard_up_to(last: int, home: House) -> list[int]:
     numbers: list[int] = []
     while not numbers or numbers[-1] < last:
         async with home.listening(last=numbers[-1] if numbers else 0) as ear:
-            with suppress(AssertionError):
-                await ear.until(lambda ear=ear: ear.last == last)
+            await ear.to_the_end(last)
             numbers += ear.numbers
     return numbers
 
