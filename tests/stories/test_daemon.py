@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 from retinue import remote
+from retinue.engine.owner import Owner
 from retinue.testing.replies import calls, reply
 
 SPAWN = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
@@ -89,6 +90,24 @@ async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_agai
     assert (shown["status"], shown["text"]) == ("done", "1993, it says.")
     told = Path(shown["path"]).read_text()
     assert told.count("[Subagent: year] Complete.") == 1
+
+
+async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_another_waits_for_it(machine: Any):
+    """Shows: K11."""
+    async with machine.serving([reply("Done.", delay=2)]):
+        left = (await machine("run", "--background", "--json", "Go.")).json
+        first = await remote.hello(machine.home)
+        assert first is not None
+        stopping = await machine.started("serve", "--stop", "--json")
+        while (now := await remote.hello(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
+            await asyncio.sleep(0.02)
+        second = (await machine("serve", "--detach", "--json")).json
+        await stopping.communicate()
+        assert (stopping.returncode, second["pid"] == first["pid"]) == (0, False)
+        assert not Owner.alive(machine.home, first["owner"])
+        shown = await ended(machine, left["run_id"])
+        await stopped(machine)
+    assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
 
 
 async def test_a_home_has_one_daemon(machine: Any):

@@ -46,6 +46,29 @@ async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_i
     assert (shown["status"], shown["text"], len(shown["children"])) == ("done", "Root done.", 1)
 
 
+async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that_run(machine: Any):
+    """Shows: C044, L015."""
+    async with machine.serving(plays(reply("Looked.", delay=1))):
+        root = await killed_while_waiting(machine)
+        sent = await machine("send", "general", "And now?", "--json")
+        assert (sent.code, sent.json["status"]) == (0, "done"), sent.err
+        first = (await machine("runs", "show", root, "--json")).json
+    assert (first["status"], first["text"]) == ("done", "Root done.")
+    assert first["ended_at"] <= sent.json["ended_at"]
+
+
+async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_goes_on(machine: Any):
+    """Shows: L011."""
+    async with machine.serving(plays(reply("Looked.", delay=1))):
+        await killed_while_waiting(machine)
+        live = (await machine("runs", "list", "--json")).json
+        (child,) = [run["run_id"] for run in live if run["agent"] == "explorer"]
+        detached = await machine("runs", "detach", child, "--json")
+        assert detached.code == 0, detached.err
+        ended = (await machine("runs", "history", "--json")).json
+    assert {(run["agent"], run["status"]) for run in ended} == {("general", "done"), ("explorer", "done")}
+
+
 async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: Any):
     """Shows: L009, L014."""
     async with machine.serving(plays(reply("Too late, and at length.", delay=40))):
