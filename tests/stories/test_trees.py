@@ -107,6 +107,8 @@ async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(ma
     async with machine.serving(script):
         process = await machine.started("run", "--agent", "coder", "--json", "Go.")
         await machine.asked(2)
+        while len((await machine("runs", "list", "--json")).json) != 1:  # noqa: ASYNC110  (another process leaves)
+            await asyncio.sleep(0.05)
         await machine.killed(process)
         resuming.set()
         resumed = await machine("runs", "resume", "--json")
