@@ -1,21 +1,18 @@
 """Settings: what the operator and the environment say, read once, typed, and with every mistake named by its key."""
 
 import hashlib
-import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, cast
 
-from retinue.domain.limits import HARD_DEPTH, Limits, Subagents
-from retinue.domain.web import Misread, site
+from retinue.domain.limits import Limits, Subagents
 from retinue.errors import BadConfig, BadDefinition, NotFound
-from retinue.store import dialects, strict_json, values
-from retinue.store import fields as definition
+from retinue.settings import URL, settings
+from retinue.store import strict_json, values
 from retinue.store.catalogue import DefinitionCatalogue, Inline
 from retinue.store.strict_yaml import MAX_DEPTH, Mistake
 from retinue.store.textfile import read_text, stamp_of
-from retinue.store.values import Path as KeyPath
 from retinue.store.values import Wrong
 
 _NOT_TOLD = frozenset({"env", "keeps"})
@@ -24,8 +21,6 @@ SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 SHORTEST_SECRET = 16
 OPENAI_DEFAULT = "openai:gpt-5-mini"
 ANTHROPIC_DEFAULT = "anthropic:claude-sonnet-4-5"
-APPROVALS = ("ask", "auto", "deny")
-SANDBOXES = ("none", "landlock", "strict")
 
 
 class Secret(str):
@@ -138,7 +133,7 @@ def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
             )
     file, said = _file(folder)
     try:
-        settings = _settings(said)
+        found = settings(said)
     except Wrong as wrong:
         raise BadConfig(f"{file}: {wrong}") from wrong
     where = _home(env, home)
@@ -146,12 +141,10 @@ def load(env: Mapping[str, str], *, home: str | None = None) -> Config:
         raise BadConfig(
             f"{where}: must be a folder, and is a file; RETINUE_HOME and --home name the folder of the data"
         )
-    named = settings.pop("model", None)
+    named = found.pop("model", None)
     model = env.get("RETINUE_MODEL") or named or None
-    providers = _providers(env, settings.pop("providers", None) or {})
-    config = Config(
-        home=where, folder=folder, file=file, model=model, providers=providers, env=env, **settings
-    )
+    providers = _providers(env, found.pop("providers", None) or {})
+    config = Config(home=where, folder=folder, file=file, model=model, providers=providers, env=env, **found)
     _check_watchers(config)
     return config
 
@@ -228,144 +221,6 @@ def _toml(text: str) -> dict[str, Any]:
         raise Mistake(1, f"is not TOML: {error}") from error
 
 
-def _settings(said: Mapping[str, Any]) -> dict[str, Any]:
-    """Typed settings by the names of Config's fields; a key that is null counts as absent."""
-    settings: dict[str, Any] = {}
-    for key, value in said.items():
-        if key not in _KEYS:
-            raise Wrong((key,), f"is not a known setting{values.hint(key, _KEYS)}")
-        if value is not None:
-            for name, each in _KEYS[key](value, (key,)).items():
-                if name in settings:
-                    raise Wrong((key,), f"says '{name}' a second time; keep one of the two")
-                settings[name] = each
-    return settings
-
-
-def _limits(value: Any, path: KeyPath) -> Limits:
-    found = _LIMITS(value, path)
-    return Limits(**{key: each for key, each in found.items() if each is not None})
-
-
-def _limit(name: str) -> values.Reader:
-    if name == "max_depth":
-        return values.whole(0, HARD_DEPTH)
-    return values.number(0.001, 1e9) if name.endswith("seconds") else values.whole(1, 1_000_000)
-
-
-def _address(value: Any, path: KeyPath) -> str:
-    found = values.word(value, path)
-    if not _URL.match(found):
-        raise Wrong(path, f"'{found[:200]}' is not an address; write it as https://host/path")
-    return found
-
-
-def _site(value: Any, path: KeyPath) -> str:
-    found = values.word(value, path)
-    try:
-        site(found)
-    except Misread as error:
-        raise Wrong(
-            path,
-            f"'{found[:200]}' {error}; write docs.example.org, *.example.org, http://example.org:8080 or *",
-        ) from error
-    return found
-
-
-_LIMITS = values.table({each.name: _limit(each.name) for each in fields(Limits)})
-_DENY = values.table({"tools": values.names, "paths": values.globs, "agents": values.names})
-_WEB_FETCH = values.table({"hosts": values.listed(_site)})
-_SANDBOX = values.table({"minimum": values.one_of(SANDBOXES)})
-_URL = re.compile(r"https?://[^\s/]")
-_PROVIDER = values.table({"base_url": _address, "api_key": values.word})
-_PROVIDERS = values.table({"openai": _PROVIDER, "anthropic": _PROVIDER})
-_SUBAGENTS = values.table(
-    {"allow_agents": values.names, "allowAgents": values.names, "model": values.word},
-)
-
-
-def _subagents(value: Any, path: KeyPath) -> Subagents:
-    found = _SUBAGENTS(value, path)
-    if "allow_agents" in found and "allowAgents" in found:
-        raise Wrong((*path, "allowAgents"), "says the same as 'allow_agents'; keep one of the two")
-    allowed = found.get("allow_agents", found.get("allowAgents"))
-    return Subagents(allow_agents=allowed, model=found.get("model"))
-
-
-def _agents(value: Any, path: KeyPath) -> dict[str, Any]:
-    """Either definitions in a list, or defaults for sub-agents and the definitions beside them."""
-    if isinstance(value, list):
-        return {"agents": _inline(cast("list[Any]", value), path)}
-    found = values.mapping(value, path)
-    for key in found:
-        if key not in ("defaults", "list"):
-            raise Wrong((*path, key), f"is not a known key{values.hint(key, ('defaults', 'list'))}")
-    settings: dict[str, Any] = {}
-    if found.get("list") is not None:
-        settings["agents"] = _inline(found["list"], (*path, "list"))
-    if found.get("defaults") is not None:
-        settings |= _defaults(found["defaults"], (*path, "defaults"))
-    return settings
-
-
-def _defaults(value: Any, path: KeyPath) -> dict[str, Any]:
-    found = values.table({"subagents": _subagents, "model": dialects.model})(value, path)
-    settings: dict[str, Any] = {}
-    if found.get("subagents") is not None:
-        settings["subagents"] = found["subagents"]
-    if found.get("model") is not None:
-        settings["model"] = found["model"].sets["model"]
-    return settings
-
-
-def _inline(value: Any, path: KeyPath) -> tuple[Inline, ...]:
-    items = values.listed(values.mapping)(value, path)
-    found: dict[str, Inline] = {}
-    for at, item in enumerate(items):
-        here = (*path, at)
-        partial, readings = definition.interpret(item, here)
-        for reading in readings:
-            if reading.wrong is not None:
-                raise reading.wrong
-        name = partial.get("name")
-        if not name:
-            raise Wrong(here, "has no name; give it one with name or agentId")
-        if name in found:
-            raise Wrong(here, f"defines '{name}' a second time; names are unique")
-        found[name] = Inline(name=name, partial=partial)
-    return tuple(found.values())
-
-
-def _as(name: str, read: values.Reader) -> values.Reader:
-    return lambda value, path: {name: read(value, path)}
-
-
-def _model(value: Any, path: KeyPath) -> str:
-    """Empty for `inherit`, which says nothing here."""
-    return dialects.model(value, path).sets["model"] or ""
-
-
-_KEYS: dict[str, values.Reader] = {
-    "model": _as("model", _model),
-    "agents": _agents,
-    "limits": _as("limits", _limits),
-    "approvals": _as("approvals", values.one_of(APPROVALS)),
-    "ceiling": _as("ceiling", definition.ceiling),
-    "tools": _as("tools", values.listed(values.word)),
-    "sandbox": lambda value, path: {"sandbox_minimum": _SANDBOX(value, path).get("minimum") or "none"},
-    "deny": lambda value, path: {
-        "deny": {key: each for key, each in _DENY(value, path).items() if each is not None}
-    },
-    "web_fetch": lambda value, path: {"web_hosts": _WEB_FETCH(value, path).get("hosts") or ()},
-    "database": _as("database", values.word),
-    "subagents": _as("subagents", _subagents),
-    "schedules": _as("schedules", values.listed(values.open_map)),
-    "channels": _as("channels", values.open_map),
-    "providers": _as("providers", _PROVIDERS),
-}
-"""Every setting, and how it is read into Config's fields."""
-
-
 def _providers(env: Mapping[str, str], said: Mapping[str, Any]) -> Providers:
     """The environment has the last word."""
     known = Providers()
@@ -378,7 +233,7 @@ def _providers(env: Mapping[str, str], said: Mapping[str, Any]) -> Providers:
 def _provider(name: str, known: Provider, env: Mapping[str, str], said: Mapping[str, Any]) -> Provider:
     variable = f"{name.upper()}_BASE_URL"
     url = env.get(variable)
-    if url and not _URL.match(url):
+    if url and not URL.match(url):
         raise BadConfig(
             f"{variable} is '{url[:200]}', which is not an address; write it as https://host/path"
         )

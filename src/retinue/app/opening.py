@@ -8,9 +8,10 @@ from dataclasses import replace
 from retinue.app.application import App
 from retinue.app.forgotten import forgotten, sweep
 from retinue.app.wiring import Question, nobody
-from retinue.config import APPROVALS, Config, load
+from retinue.config import Config, load
 from retinue.errors import Usage
 from retinue.ports import Tool
+from retinue.settings import APPROVALS
 
 
 @asynccontextmanager
