@@ -142,6 +142,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         await self._ports.driver.close()
         await self._ledger.close()
         self.store.close()
+        self._log.flush()
         self._owner.close()
 
     @contextmanager

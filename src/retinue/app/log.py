@@ -3,7 +3,7 @@
 import fcntl
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -15,11 +15,15 @@ MOST_BYTES = 4_000_000
 
 
 def log_line(home: Path, line: Mapping[str, Any]) -> None:
-    """One JSON line in <home>/logs; newlines in it are escaped, so no text can forge another. What goes wrong here
-    must not change what is logged, so a full disk costs the line and nothing else."""
-    raw = json.dumps(line, ensure_ascii=False, default=str).encode("utf-8", "backslashreplace") + b"\n"
+    log_lines(home, [line])
+
+
+def log_lines(home: Path, lines: Sequence[Mapping[str, Any]]) -> None:
+    """One JSON line each in <home>/logs; newlines in it are escaped, so no text can forge another. What goes wrong here
+    must not change what is logged, so a full disk costs the lines and nothing else."""
+    text = "".join([json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines])
     with suppress(OSError):
-        _add(home / "logs", LOG, raw, most=MOST_BYTES)
+        _add(home / "logs", LOG, text.encode("utf-8", "backslashreplace"), most=MOST_BYTES)
 
 
 def keep_details(home: Path, name: str, details: str) -> Path:

@@ -1,10 +1,11 @@
 """What the log tells: what succeeded and what failed, so that a person can see afterwards what went on."""
 
+import asyncio
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from retinue.app.log import log_line
+from retinue.app.log import log_lines
 from retinue.domain.chance import Chance
 from retinue.domain.event import Event
 from retinue.domain.run import Status, iso
@@ -26,6 +27,8 @@ class Log:
         self._home = home
         self._redact = redact
         self._chance = chance
+        self._lines: list[dict[str, Any]] = []
+        self._soon = False
 
     def heard(self, event: Event) -> None:
         """One line for an event that matters afterwards."""
@@ -43,8 +46,33 @@ class Log:
         self._line("error", what, at=iso(self._chance.now()), **facts, error=str(error))
 
     def _line(self, level: str, what: str, *, at: str | None, **facts: Any) -> None:
-        safe = {name: self._redact(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
-        log_line(self._home, {"at": at, "level": level, "what": what, **safe})
+        line = {"at": at, "level": level, "what": what, **self._safe(facts)}
+        self._lines.append(line)
+        if level != "info" or (loop := _loop()) is None:
+            self.flush()
+        elif not self._soon:
+            self._soon = True
+            loop.call_soon(self.flush)
+
+    def flush(self) -> None:
+        """What happens in one moment is written at once: a thousand runs that begin together are one write."""
+        lines, self._lines, self._soon = self._lines, [], False
+        if lines:
+            log_lines(self._home, lines)
+
+    def _safe(self, facts: dict[str, Any]) -> dict[str, Any]:
+        """Facts hold secrets as good as never: one look at all of them together says so."""
+        together = "\n".join([fact for fact in facts.values() if isinstance(fact, str)])
+        if self._redact(together) == together:
+            return facts
+        return {name: self._redact(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
+
+
+def _loop() -> asyncio.AbstractEventLoop | None:
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
 
 
 class LoggedStore(FileStore):

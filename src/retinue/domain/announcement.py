@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from retinue.domain.change import replace
 from retinue.domain.run import Reason, Run, Status, iso
 from retinue.domain.safe import safe_text
 from retinue.errors import Failed

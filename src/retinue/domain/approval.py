@@ -3,11 +3,12 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
+from retinue.domain.change import replace
 from retinue.domain.level import Level
 from retinue.domain.run import iso
 from retinue.errors import Conflict, Refused

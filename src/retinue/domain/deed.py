@@ -1,11 +1,12 @@
 """A deed: one execution of a tool that must not happen twice, as the ledger knows it."""
 
 import hashlib
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
+from retinue.domain.change import replace
 from retinue.domain.run import iso
 
 MAX_KEPT = 8_000

@@ -1,6 +1,7 @@
 """Rules: allow and deny globs of one kind, and the verdict that names the one that decided."""
 
 from dataclasses import dataclass
+from functools import lru_cache
 
 from retinue.domain.glob import first_match
 
@@ -57,6 +58,7 @@ def below(root: str) -> str:
     return "/**" if root == "/" else f"{literal(root)}/**"
 
 
+@lru_cache(maxsize=4096)
 def literal(path: str) -> str:
     """A real path as a pattern that means only itself: file names may hold `*` and `[`."""
     return "".join(f"\\{char}" if char in "*?[\\" else char for char in path)

@@ -1,12 +1,13 @@
 """A run: one task given to one session, from the asking to the end."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
 from retinue.domain.ceiling import Ceiling
+from retinue.domain.change import replace
 from retinue.errors import Failed
 
 

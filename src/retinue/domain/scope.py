@@ -2,13 +2,15 @@
 
 import hashlib
 import json
-from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any, Self
 
 from retinue.domain import command
 from retinue.domain.agent import Agent, Paths, Role, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
+from retinue.domain.change import replace
 from retinue.domain.exits import EXITS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
@@ -110,6 +112,11 @@ class Scope:
             if objection := ceiling.tool(name, tagged):
                 return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule="in scope")
+
+    @property
+    def bearing(self) -> Hashable:
+        """All that a judgement on a tool can depend on: what is the same for siblings in the same place."""
+        return _bearing(self)
 
     def _exit(self, name: str) -> Verdict:
         """It touches nothing, so nothing above can have anything against it."""
@@ -350,3 +357,13 @@ def handed_on(agent: Agent, scope: Scope, *, by: str) -> Ceiling:
 
 def _own(scope: Scope, patterns: Globs) -> Globs:
     return patterns if scope.configured else ()
+
+
+_OF_PLACES = frozenset(
+    {
+        "read", "write", "granted", "deny", "closed", "guarded", "house", "root", "made", "label", "tmp",
+        "writable", "configured", "commands", "lifted",
+    }
+)  # fmt: skip
+"""What rules say of files and commands: no tool is offered or kept back for them."""
+_bearing = attrgetter(*(each.name for each in fields(Scope) if each.name not in _OF_PLACES))

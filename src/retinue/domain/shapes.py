@@ -330,7 +330,10 @@ def _near_runs(text: str, start: int) -> Iterator[Span]:
     if not places:
         return
     near = "\n".join([text[begin:end] for begin, end in places])
-    if not any(lead in near for lead in _LEADS):
+    for lead in _LEADS:
+        if lead in near:
+            break
+    else:
         return
     after = 0
     for begin, end in places:

@@ -1,9 +1,10 @@
 """A transcript: the entries of a conversation, in order, as they stand in the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
+from retinue.domain.change import replace
 from retinue.domain.run import Usage
 
 

@@ -10,7 +10,9 @@ from datetime import UTC, datetime
 from retinue.domain.chance import Chance
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
-_ULID_CHARS = 26
+_PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
+_SHIFTS = range(120, -1, -10)
+"""Two of the 26 characters at a time."""
 _ULID_RANDOM_BITS = 80
 _UUID_RANDOM_BITS = 74
 
@@ -52,7 +54,7 @@ class Rising:
 
 def ulid(number: int) -> str:
     """48 bits of time and 80 of chance, in Crockford's base 32."""
-    return "".join([_CROCKFORD[number >> shift & 31] for shift in range(5 * (_ULID_CHARS - 1), -1, -5)])
+    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
 
 
 def uuid7(number: int) -> str:

@@ -2,11 +2,12 @@
 
 import sqlite3
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import msgspec
 
 from retinue.domain.approval import Approval, State
+from retinue.domain.change import replace
 from retinue.errors import Failed, NotFound
 from retinue.ledger.rows import whole
 

@@ -1,10 +1,11 @@
 """Deeds in the ledger: the whole value as one text, with what it is found by beside it."""
 
 import sqlite3
-from dataclasses import fields, replace
+from dataclasses import fields
 
 import msgspec
 
+from retinue.domain.change import replace
 from retinue.domain.deed import Deed
 from retinue.ledger.rows import whole
 

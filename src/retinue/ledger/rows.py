@@ -1,12 +1,13 @@
 """Rows: how a run and an event are written in columns, and read back as the same values."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import fields, replace
+from dataclasses import fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, cast
 
 import msgspec
 
+from retinue.domain.change import replace
 from retinue.domain.event import Event, Kind
 from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
 

@@ -2,7 +2,6 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +10,7 @@ import msgspec
 
 from retinue.domain.announcement import Delivery
 from retinue.domain.approval import Approval, State
+from retinue.domain.change import replace
 from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status

@@ -2,12 +2,13 @@
 
 from collections.abc import Collection
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import timedelta
 
 from retinue.domain.announcement import Delivery, announcement
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import State
+from retinue.domain.change import replace
 from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.ports import Ports, Tx

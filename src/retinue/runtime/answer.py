@@ -1,8 +1,7 @@
 """The answer to a call that asked for a run: waited for without a slot, taken once, however often the call is made."""
 
-from dataclasses import replace
-
 from retinue.domain.announcement import State as Delivered
+from retinue.domain.change import replace
 from retinue.domain.run import Run
 from retinue.errors import NotFound
 from retinue.ports import Call, Ports, Tx

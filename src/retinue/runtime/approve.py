@@ -4,7 +4,7 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,6 +20,7 @@ from retinue.domain.approval import (
     digest_of,
 )
 from retinue.domain.ceiling import Wish
+from retinue.domain.change import replace
 from retinue.domain.command import words
 from retinue.domain.glob import first_match
 from retinue.domain.level import Level

@@ -2,8 +2,8 @@
 
 import asyncio
 from collections.abc import Sequence
-from dataclasses import replace
 
+from retinue.domain.change import replace
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.ports import Conversation, Ports
 from retinue.runtime import deeds, guard

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 
 from retinue.domain.approval import Answer, Approval, State
+from retinue.domain.change import replace
 from retinue.domain.question import asked
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds

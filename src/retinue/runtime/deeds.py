@@ -1,8 +1,8 @@
 """What must not happen twice: written down before it begins and when it has ended, and known again after a crash."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
+from retinue.domain.change import replace
 from retinue.domain.deed import Deed, Progress, digest
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Entry, Returned

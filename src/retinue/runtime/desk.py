@@ -1,7 +1,8 @@
 """The run in hand: what was counted of it so far, and how everybody who works on it speaks of it."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
+from retinue.domain.change import replace
 from retinue.domain.question import Question, chosen
 from retinue.domain.run import Run, iso_seconds
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of

@@ -2,11 +2,12 @@
 
 import asyncio
 import json
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Mapping
+from functools import lru_cache
 from time import perf_counter
 
 from retinue.domain.ceiling import Wish
+from retinue.domain.change import replace
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_RESULT_BYTES
 from retinue.domain.rule import Verdict
 from retinue.domain.run import iso_seconds
@@ -19,6 +20,7 @@ from retinue.ports import Call, Ports, Tool
 from retinue.runtime import deeds
 from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, leave
 
+MOST_BEARINGS = 256
 NOT_NAMED = "below the top a definition must name the tools that start agents"
 ASK_TOOL = "request_scope_expansion"
 ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
@@ -26,17 +28,36 @@ ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without i
 
 def verdict(tool: Tool, scope: Scope) -> Verdict:
     """The one judgement on a tool, for the list and for the call alike."""
+    return _judgement(tool, scope, _known(scope.bearing))
+
+
+def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
+    """What the model is shown, in a stable order."""
+    known = _known(scope.bearing)
+    return {name: tools[name] for name in sorted(tools) if _judgement(tools[name], scope, known).ok}
+
+
+def _judgement(tool: Tool, scope: Scope, known: dict[str, tuple[Tool, Verdict]]) -> Verdict:
+    """As it was given before on the same tool by the same rules: thousands of children have those of their siblings."""
+    name = tool.spec.name
+    found = known.get(name)
+    if found is None or found[0] is not tool:
+        found = known[name] = (tool, _judge(tool, scope))
+    return found[1]
+
+
+@lru_cache(maxsize=MOST_BEARINGS)
+def _known(_bearing: Hashable) -> dict[str, tuple[Tool, Verdict]]:
+    return {}
+
+
+def _judge(tool: Tool, scope: Scope) -> Verdict:
     judged = scope.tool(tool.spec.name, tool.capabilities)
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
         return Verdict(ok=False, rule=NOT_NAMED)
     if judged.ok and tool.touch == "run" and scope.unheld:
         return Verdict(ok=False, rule=scope.unheld)
     return judged
-
-
-def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
-    """What the model is shown, in a stable order."""
-    return {name: tools[name] for name in sorted(tools) if verdict(tools[name], scope).ok}
 
 
 async def call(called: Called, caller: Caller, ports: Ports) -> Returned:

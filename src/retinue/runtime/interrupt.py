@@ -1,9 +1,9 @@
 """A person interrupts a run: it says nothing more than what it has come to, and so do those it asked."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 from retinue.domain.approval import State
+from retinue.domain.change import replace
 from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import NotFound
 from retinue.ports import Ports, Tx

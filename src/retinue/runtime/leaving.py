@@ -2,10 +2,10 @@
 transcript, so that a run taken up again goes on with them."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from retinue.domain import exits
 from retinue.domain.agent import Agent
+from retinue.domain.change import replace
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.errors import Refused, Usage

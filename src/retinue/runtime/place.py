@@ -1,10 +1,11 @@
 """Where a new session works, and what it may read and write there: computed once, at its birth, and kept with it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retinue.domain.agent import Agent, Paths, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
+from retinue.domain.change import replace
 from retinue.domain.glob import matches
 from retinue.domain.rule import Globs, absolute, below, literal
 from retinue.domain.run import Run

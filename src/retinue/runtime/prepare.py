@@ -1,9 +1,10 @@
 """What a run goes by: definition, rights, tools, prompt and model, fixed at its start."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retinue.domain.agent import Agent, Paths
 from retinue.domain.approval import Answer
+from retinue.domain.change import replace
 from retinue.domain.level import Level
 from retinue.domain.prompt import MESSAGE, system_prompt
 from retinue.domain.run import Run

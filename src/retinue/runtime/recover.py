@@ -2,8 +2,8 @@
 
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
+from retinue.domain.change import replace
 from retinue.domain.deed import Progress
 from retinue.domain.run import Reason, Run, Status, Usage
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling

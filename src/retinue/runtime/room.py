@@ -13,12 +13,12 @@ from contextlib import (
     contextmanager,
     suppress,
 )
-from dataclasses import replace
 from datetime import timedelta
 from typing import Any, TypeVar, cast
 
 from retinue.domain.agent import Agent
 from retinue.domain.approval import Touch
+from retinue.domain.change import replace
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Returned

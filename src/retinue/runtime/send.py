@@ -2,11 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable
-from dataclasses import replace
 from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
 
+from retinue.domain.change import replace
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.prompt import short
 from retinue.domain.run import Ask, Run, Status

@@ -3,9 +3,9 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 
 from retinue.domain.agent import Agent, Defined, WorkspacePolicy, preset_hash
+from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run

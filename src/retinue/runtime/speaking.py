@@ -3,8 +3,8 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
 
+from retinue.domain.change import replace
 from retinue.domain.prompt import abridged
 from retinue.domain.transcript import Called, Notice, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish

@@ -1,9 +1,9 @@
 """Where a run stands while nobody works it: what it waits for, and what was counted so far."""
 
 from contextlib import suppress
-from dataclasses import replace
 
 from retinue.domain.approval import State
+from retinue.domain.change import replace
 from retinue.domain.run import STOPPING, Run, Status, Waiting
 from retinue.errors import Cancelled, RetinueError
 from retinue.ports import Ports, Tx

@@ -4,10 +4,10 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from dataclasses import replace
 from datetime import timedelta
 from itertools import islice
 
+from retinue.domain.change import replace
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling

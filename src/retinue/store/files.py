@@ -46,7 +46,7 @@ from retinue.store.window import WINDOW
 T = TypeVar("T")
 _LONGEST_NAME = 200
 _LONG = 1 << 20
-_MOST_SURVEYS = 256
+_MOST_KEPT = 256
 _MANY = 500
 """Sessions that are listed aside: looking at their folders would keep others waiting."""
 _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "aliases", "lifted"})
@@ -62,6 +62,7 @@ class FileStore:
         self._residents = Residents(chance, self._threads, window=window)
         self._pages = Pages()
         self._surveys: dict[str, tuple[Stamp, Survey]] = {}
+        self._presets: dict[str, tuple[Stamp, tuple[Agent, str]]] = {}
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
         self._sorted: tuple[Sequence[Session], list[Session]] = ((), [])
         """The last list as it was found, and as it is shown."""
@@ -120,7 +121,7 @@ class FileStore:
             self._shelf.working(session.path, more=-1)
 
     async def preset(self, session: Session) -> tuple[Agent, str]:
-        return await self._threads.do(lambda: _preset(session))
+        return self._unchanged(session) or await self._threads.do(lambda: self._read_preset(session))
 
     async def change(self, session: Session, **facts: Any) -> Session:
         return await self._threads.do(
@@ -200,13 +201,26 @@ class FileStore:
         """What crashes left half built and what was deleted long ago is removed, at most once a day; says what was."""
         return sweep(self._shelf.root, self._chance.now())
 
+    def _unchanged(self, session: Session) -> tuple[Agent, str] | None:
+        """What a session obeys, where its file looks as it did: a thousand children ask for their parent's."""
+        known = self._presets.get(session.path)
+        return known[1] if known and known[0] == stamp_of(os.path.join(session.path, names.PRESET)) else None
+
+    def _read_preset(self, session: Session) -> tuple[Agent, str]:
+        now, found = stamp_of(os.path.join(session.path, names.PRESET)), _preset(session)
+        if len(self._presets) >= _MOST_KEPT:
+            self._presets.clear()
+        if now is not None and time.time_ns() - now[3] > SETTLED_NS:
+            self._presets[session.path] = (now, found)
+        return found
+
     def _survey(self, path: str) -> Survey:
         """A file that looks as it did is not counted again."""
         known, now = self._surveys.get(path), stamp_of(path)
         if known is not None and known[0] == now:
             return known[1]
         found = survey(path)
-        if len(self._surveys) >= _MOST_SURVEYS:
+        if len(self._surveys) >= _MOST_KEPT:
             self._surveys.clear()
         if now is not None and time.time_ns() - now[3] > SETTLED_NS:
             self._surveys[path] = (now, found)

@@ -10,10 +10,11 @@ import shutil
 import uuid
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from retinue.domain.chance import Chance
+from retinue.domain.change import replace
 from retinue.domain.session import NewSession, Session, child_slug, top_slug
 from retinue.errors import BadDefinition, NotFound, Usage
 from retinue.store import names

@@ -6,8 +6,8 @@
 import difflib
 import os
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import replace
 
+from retinue.domain.change import replace
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Usage
 from retinue.store import folder, names, tree
