@@ -2,11 +2,12 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 
 from retinue.domain.chance import Chance
 from retinue.domain.run import Reason
+from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.drivers.gate import Gate, Visit
 from retinue.drivers.trouble import Pause, Trouble
@@ -67,7 +68,7 @@ class Gateway:
             visit = await turn.admitted()
             watch = Watch(self._patience, heard, visit.opened)
             try:
-                return await watch.over(driver.turn(request, watch.heard))
+                return _by_name(await watch.over(driver.turn(request, watch.heard)), request.tools)
             except Trouble as trouble:
                 seconds = turn.failed(trouble, visit, watch)
             except ModelFailed:
@@ -183,6 +184,19 @@ class _Turn:
 
     def _elapsed(self) -> float:
         return self._clock() - self._began
+
+
+def _by_name(reply: Reply, tools: Sequence[ToolSpec]) -> Reply:
+    """A call by the tool's own name, however the driver had to spell it to the model."""
+    names = {spec.name for spec in tools}
+    if all(wish.tool in names for wish in reply.wishes):
+        return reply
+    meant = {spelled(name): name for name in names}
+    wishes = tuple(
+        wish if wish.tool in names else replace(wish, tool=meant.get(wish.tool, wish.tool))
+        for wish in reply.wishes
+    )
+    return replace(reply, wishes=wishes)
 
 
 _WAITS: Mapping[str, str] = {
