@@ -24,6 +24,7 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.tool import Asks, Effect, ToolSpec
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
+from retinue.domain.watch import Interjection, Watch
 from retinue.domain.workspace import Workspace
 
 T = TypeVar("T")
@@ -211,6 +212,29 @@ class Tx(Protocol):
 
     def deeds(self, run: str) -> list[Deed]:
         """Oldest first."""
+        ...
+
+    def set_watch(self, watch: Watch) -> None:
+        """Adds it, or replaces the one of the same id; so does the next."""
+        ...
+
+    def watches(
+        self, *, session: str | None = None, watcher: str | None = None, on: bool | None = None
+    ) -> list[Watch]:
+        """Oldest first."""
+        ...
+
+    def set_interjection(self, said: Interjection) -> None: ...
+    def interjections(
+        self,
+        *,
+        session: str | None = None,
+        call: str | None = None,
+        run: str | None = None,
+        open_: bool | None = None,
+        limit: int | None = None,
+    ) -> list[Interjection]:
+        """Oldest first, and of more than `limit` the newest."""
         ...
 
     def emit(self, event: Event) -> None:
