@@ -51,6 +51,7 @@ _CEILING = values.table(
         "tools": values.names,
         "capabilities": values.names,
         "agents": values.names,
+        "skills": values.names,
         "paths": _PATHS,
         "writable": values.flag,
         "network": values.flag,
