@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.limits import Limits, Subagents
+from retinue.domain.offer import Server
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.settings import URL, settings
 from retinue.store import strict_json, values
@@ -69,6 +70,8 @@ class Config:
     """What no agent may have, by kind: tools, paths, agents."""
     web_hosts: tuple[str, ...] = ()
     """The sites that web_fetch may reach. None: there is no such tool."""
+    mcp: tuple[Server, ...] = ()
+    """Programs that bring tools."""
     database: str | None = None
     subagents: Subagents = Subagents()
     schedules: tuple[Any, ...] = ()
@@ -96,7 +99,7 @@ class Config:
         cannot be read from it."""
         both = (self.providers.openai, self.providers.anthropic)
         facts = [*(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_TOLD)]
-        keys = [str(each.key) for each in both]
+        keys = [*(str(each.key) for each in both), *self._handed_on()]
         return hashlib.sha256(f"{facts!r} {keys!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
@@ -109,7 +112,16 @@ class Config:
             for name, value in self.env.items()
             if name.upper().endswith(SECRET_NAMES) and _random(value)
         ]
-        return tuple(dict.fromkeys(ours + others))
+        servers = [value for value in self._handed_on() if _random(value)]
+        return tuple(dict.fromkeys(ours + others + servers))
+
+    def _handed_on(self) -> list[str]:
+        """What servers are told in their environment, which is where their keys are."""
+        return [
+            value
+            for each in self.mcp
+            for value in (*each.env.values(), *(self.env.get(name, "") for name in each.inherit))
+        ]
 
 
 def _random(value: str) -> bool:

@@ -118,6 +118,11 @@ class Store(Protocol):
         """Put aside under a name that nothing finds; says where."""
         ...
 
+    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
+        """Entries as the file has them, without its lock: the first after one, the last before one, or the newest.
+        NotFound: there is none of that name."""
+        ...
+
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
         """Adds one pattern to what the session's own preset.md lets it read, write or run; the rest of the file
         stays to the letter, and what is there already is not added again."""
@@ -366,6 +371,8 @@ class Tool:
     """Called again after a crash, it finds out by what it recorded whether it has happened."""
     looks: bool = False
     """Looks at other agents and their runs, and starts none."""
+    withheld: str = ""
+    """Why nobody may call it now, whatever a scope says; empty: its scope decides."""
     forbidden: str = ""
     """A door's own words where it does not count."""
     misread: Callable[[str], str] | None = None

@@ -27,6 +27,8 @@ ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without i
 def verdict(tool: Tool, scope: Scope) -> Verdict:
     """The one judgement on a tool, for the list and for the call alike."""
     judged = scope.tool(tool.spec.name, tool.capabilities)
+    if judged.ok and tool.withheld:
+        return Verdict(ok=False, rule=tool.withheld)
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
         return Verdict(ok=False, rule=NOT_NAMED)
     if judged.ok and tool.touch == "run" and scope.unheld:
