@@ -15,7 +15,7 @@ from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Isolation
-from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
+from retinue.errors import BadDefinition, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports
 from retinue.runtime.leaving import known
@@ -36,10 +36,6 @@ class Giving(ABC):
     _ports: Ports
     _ledger: SqliteLedger
     _ledger_seen: bool
-
-    @abstractmethod
-    async def awaited(self, run: Run) -> list[str]:
-        """The ids of what a run, or one it asked for, waits for a person with."""
 
     @abstractmethod
     async def answered(
@@ -87,7 +83,7 @@ class Giving(ABC):
             going_on := await self.answered(chosen, text, model=model, owner=owner, key=key)
         ):
             return going_on
-        typed = text is None
+        typed, known_before = text is None, chosen is not None
         if chosen is None:
             if text is None or not text.strip():
                 raise Usage(
@@ -103,7 +99,7 @@ class Giving(ABC):
             agent=chosen.agent,
             task=text,
             typed=typed,
-            session=chosen.id,
+            session=chosen.id if known_before else None,
             door=door,
             label=label,
             model=model,
@@ -212,7 +208,6 @@ class Giving(ABC):
 
     async def _words(self, session: Session, text: str | None) -> str:
         """The task: what was given, else what a person typed at the end of the file. Held is found here."""
-        await self._not_asking(session)
         if await self._worked_here(session):
             if text is None:
                 raise Usage(f"{session.slug} is at work: give the text to queue behind it")
@@ -227,16 +222,6 @@ class Giving(ABC):
                 return last.text
         where = f"{session.path}/session.md"
         raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
-
-    async def _not_asking(self, session: Session) -> None:
-        """A conversation that waits for a person's yes goes on with that first; more words would only wait behind it."""
-        runs = await self._ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
-        for run in runs:
-            if not run.aside and (waiting := await self.awaited(run)):
-                raise NobodyHere(
-                    f"{session.slug} waits for an approval: `retinue approvals show {waiting[0]}`, then "
-                    f"`retinue approvals answer {waiting[0]} allow` or deny"
-                )
 
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))

@@ -94,6 +94,11 @@ def ending(run: Run, tree: Sequence[Run] = ()) -> str:
     """One sentence on a run that is not done; `tree` are the runs around it, for one that waits for another."""
     if run.status is Status.WAITING:
         return f"run {run.id} {waits(run, tree)}"
+    if run.status is Status.QUEUED:
+        return (
+            f"run {run.id} is queued: {run.slug} waits for a person, and goes on with it after that; "
+            f"retinue wait {run.id} stays with it"
+        )
     reason = f" ({run.reason})" if run.reason else ""
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
 
