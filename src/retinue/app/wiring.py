@@ -21,6 +21,7 @@ from retinue.runtime.recover import release
 from retinue.runtime.room import freed
 from retinue.runtime.send import claim
 from retinue.runtime.stopwatch import Interruptions
+from retinue.runtime.watch import Watching
 from retinue.runtime.work import broken, work
 from retinue.tools.table import built_in
 
@@ -59,6 +60,7 @@ def orders(
         interrupted=lambda: heed(ports, interruptions),
         woken=woken,
         release=released,
+        watched=Watching(ports).look,
     )
 
 

@@ -16,6 +16,7 @@ from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal, named
 from retinue.domain.skill import SHELL, Skill, folders
 from retinue.domain.tmp import TMP, elsewhere, inside, is_a_place
+from retinue.domain.watch import INTERJECT
 
 DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
 """What a child is denied when nobody says otherwise (seed 000)."""
@@ -67,6 +68,8 @@ class Scope:
     orchestrates: bool = False
     leaf: bool = False
     """It starts nobody, whatever its definition says."""
+    watches: bool = False
+    """It sits beside another session, and has the tool by which watchers speak."""
     configured: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
     commands: ShellCommands | None = None
@@ -83,11 +86,14 @@ class Scope:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
             return Verdict(ok=True, rule="the runtime's own")
-        own = Rule(deny=self.tools.deny) if name in self.exits else self.tools
+        given = name in self.exits or (self.watches and name == INTERJECT)
+        own = Rule(deny=self.tools.deny) if given else self.tools
         if not (verdict := own.verdict(name)).ok:
             return Verdict(ok=False, rule=f"tools: {verdict.rule}")
         if name in EXITS:
             return self._exit(name)
+        if name == INTERJECT:
+            return Verdict(ok=self.watches, rule="it watches" if self.watches else "only for those who watch")
         tagged = tuple(capabilities)
         for capability in tagged:
             if not (verdict := self.capabilities.verdict(capability)).ok:
@@ -277,6 +283,8 @@ class Scope:
             "ceilings": [each.facts() for each in self.ceilings],
             "lifted": [self.lifted.read, self.lifted.write],
         } | ({"exits": self.exits} if self.exits else {})
+        if self.watches:
+            facts["watches"] = True
         if self.exposure is not Exposure.TOOLS:
             facts["skills"] = [self.exposure, self.skills.facts(), [each.as_json() for each in self.shelf]]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
@@ -308,6 +316,7 @@ class Ground:
     depth: int = 0
     leaf: bool = False
     """It was started to do one thing itself: it starts nobody."""
+    watches: bool = False
     ceilings: tuple[Ceiling, ...] = ()
     """Of the sessions above, outermost first."""
     lifted: Paths = field(default_factory=Paths)
@@ -344,6 +353,7 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         writable=ground.writable,
         depth=ground.depth,
         leaf=ground.leaf,
+        watches=ground.watches,
         orchestrates=Role.ORCHESTRATOR in agent.roles,
         configured=not ground.child or agent.paths is not None,
         commands=agent.shell_commands,

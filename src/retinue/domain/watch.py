@@ -57,13 +57,19 @@ class Watch:
     heard: str = ""
     """The last entry it was told of; empty: it has heard nothing, and hears from the beginning."""
     told: int = 0
-    """How often it was told something since it was switched on."""
+    """How often it was told something."""
     told_at: datetime
     created_at: datetime
+    """When it was switched on."""
 
     @property
     def name(self) -> str:
         return f"{self.agent}#{self.number}"
+
+    @property
+    def fresh(self) -> bool:
+        """It has heard nothing since it was switched on."""
+        return self.told_at == self.created_at
 
     def hears(self, last: str, *, at: datetime) -> Self:
         return replace(self, heard=last, told=self.told + 1, told_at=at)
@@ -146,7 +152,7 @@ def telling(
     shown = _room([*_shown(before, agent, nonce), *_shown(entries, agent, nonce, first=len(before))])
     left = len(before) + len(entries) - len(shown)
     facts = f"watched session={watch.slug} agent={agent} status={status} entries={len(entries)}"
-    if watch.told == 0 and before:
+    if before:
         facts += f" earlier={len(before)}"
     cut = f"\nOf the oldest, {left} are left out." if left > 0 else ""
     return (

@@ -11,6 +11,7 @@ from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
 from retinue.domain.tool import ToolSpec
 from retinue.domain.turn import Model
+from retinue.domain.watch import WATCHES
 from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
 from retinue.runtime.peers import nameable, peers
@@ -85,6 +86,7 @@ def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = 
         child=not session.top,
         depth=session.depth if run is None else max(session.depth, run.depth),
         leaf=session.attributes.get(LEAF) is True,
+        watches=WATCHES in session.attributes,
         ceilings=(*session.ceilings, *above),
         lifted=session.lifted,
     )
