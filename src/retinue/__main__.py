@@ -39,10 +39,14 @@ TABLE = {
         ),
         "scope": ("show, test: what a session may touch, and why", "retinue.surfaces.cli.scope:scope"),
         "trust": (
-            "PATH, list, remove: which projects may add agents of their own",
+            "PATH, list, remove: which projects may add agents and skills of their own",
             "retinue.surfaces.cli.trust:trust",
         ),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
+        "skills": (
+            "list, show: commands with a text that says how, and who has them",
+            "retinue.surfaces.cli.skills:skills",
+        ),
         "pool": (
             "list, stats, clear: agents that others can still ask more",
             "retinue.surfaces.cli.pool:pool",

@@ -86,6 +86,10 @@ class Config:
     def agents_dir(self) -> Path:
         return self.folder / "agents"
 
+    @property
+    def skills_dir(self) -> Path:
+        return self.folder / "skills"
+
     def default_model(self) -> str | None:
         """`driver:model`, or None: then domain.model.NO_MODEL says what to set."""
         if self.model is not None:

@@ -21,6 +21,7 @@ from retinue.domain.redact import Redactor
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.scope import Bounds, Scope
 from retinue.domain.session import NewSession, Session
+from retinue.domain.skill import Skill
 from retinue.domain.tool import Asks, Effect, ToolSpec
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
@@ -358,6 +359,8 @@ class Tool:
     effect: Effect = Effect.ONCE
     capabilities: tuple[str, ...] = ()
     category: str = ""
+    plugin: str = ""
+    """Whose operation it is: it may be offered as a skill instead. Empty: it is nobody's."""
     asks: Asks = Asks.UNLESS_GRANTED
     touch: Touch = "tool"
     """What a call does with its resource, so that the gate can judge it before it happens."""
@@ -413,6 +416,8 @@ class Ports:
     limits: Limits
     bounds: Callable[[], Bounds]
     """What the operator says for every scope, now."""
+    skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
+    """(agent, the folder it works in) → the skills there are for it there; its scope says which it has."""
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
     with_prompt: Callable[[str, str], str]

@@ -280,7 +280,7 @@ def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
     )
     assert verdicts(one(path)) == {
         "name": ("honoured", ""),
-        "toolExposure": ("kept", "as tool_exposure; there are no skills here: it changes nothing"),
-        "skill_allow": ("kept", "there are no skills here: it changes nothing"),
-        "skill_deny": ("kept", "there are no skills here: it changes nothing"),
+        "toolExposure": ("honoured", "as tool_exposure"),
+        "skill_allow": ("honoured", "counts where tool_exposure is skills or mixed"),
+        "skill_deny": ("honoured", "counts where tool_exposure is skills or mixed"),
     }

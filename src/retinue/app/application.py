@@ -47,6 +47,7 @@ from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.frontmatter import with_paths, with_prompt
+from retinue.store.skills import SkillFolders
 from retinue.store.trust import Trust
 
 
@@ -84,6 +85,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, trust=self.trust, ceiling=config.ceiling
         )
+        self.skills = SkillFolders(user_dir=config.skills_dir, trust=self.trust)
         self._worktrees = Worktrees(
             config.home / "worktrees",
             held=lambda scope: self._ports.shell(scope),  # noqa: PLW0108  (the ports are not there yet)
@@ -99,6 +101,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             chance=chance,
             tools=table,
             files=GuardedFiles,
+            skills=lambda agent, at: self.skills.all(at, foreign=not self.agents.knows(agent)),
             shell=self._commands.shell,
             level=self._commands.level,
             minimum=Level(config.sandbox_minimum),

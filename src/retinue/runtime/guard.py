@@ -29,6 +29,8 @@ def verdict(tool: Tool, scope: Scope) -> Verdict:
     judged = scope.tool(tool.spec.name, tool.capabilities)
     if judged.ok and tool.withheld:
         return Verdict(ok=False, rule=tool.withheld)
+    if judged.ok and not (exposed := scope.exposes(tool.plugin)).ok:
+        return exposed
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
         return Verdict(ok=False, rule=NOT_NAMED)
     if judged.ok and tool.touch == "run" and scope.unheld:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, replace
 
-from retinue.domain.agent import Agent, Paths
+from retinue.domain.agent import Agent, Exposure, Paths
 from retinue.domain.approval import Answer
 from retinue.domain.level import Level
 from retinue.domain.prompt import MESSAGE, system_prompt
@@ -49,6 +49,7 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
             agent,
             [(tool.name, tool.description) for tool in tools],
             depth=session.depth,  # in a conversation of its own an agent is itself, whoever asks for the run
+            skills=scope.shelf,
             others=peers(session.agent, names, session.workspace.meant, ports),
             doors=doors,
         ),
@@ -90,8 +91,13 @@ def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = 
         ceilings=(*session.ceilings, *above),
         lifted=session.lifted,
     )
-    scope = compile_scope(agent, ground, ports.bounds())
+    scope = skilled(compile_scope(agent, ground, ports.bounds()), session.agent, place.meant, ports)
     return replace(scope, lifted=Paths()) if above and session.top else scope
+
+
+def skilled(scope: Scope, agent: str, at: str, ports: Ports) -> Scope:
+    """With the skills it has. Where tools are all that is exposed, nobody looks for any."""
+    return scope if scope.exposure is Exposure.TOOLS else scope.having(ports.skills(agent, at))
 
 
 async def _added(scope: Scope, run: Run, ports: Ports) -> Scope:
@@ -111,4 +117,5 @@ async def held(scope: Scope, ports: Ports) -> Scope:
     level will do, none is looked for, and a run without commands pays nothing."""
     if ports.minimum is Level.NONE or (level := await ports.level()).reaches(ports.minimum):
         return scope
-    return replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")
+    loose = replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")
+    return loose.having(scope.shelf)

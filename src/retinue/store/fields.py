@@ -123,7 +123,9 @@ _HANDLED: dict[str, Handler] = {
 _IDLE = {"api_exposed": "it changes nothing"}
 """Fields that are kept for what may come: whoever wrote them is told that nothing obeys them."""
 
-_NOTED = dict.fromkeys(("skill_allow", "skill_deny"), "counts where tool_exposure is skills or mixed")
+_NOTED: dict[str, str] = dict.fromkeys(
+    ("skill_allow", "skill_deny"), "counts where tool_exposure is skills or mixed"
+)
 """What must be known of a field beside what it says."""
 
 NATIVE = (*_NATIVE, *_HANDLED)

@@ -238,6 +238,8 @@ GIVEN: Mapping[tuple[str, str], Any] = {
         "clipped": [],
         "offered": ["read", "write", "bash"],
         "withheld": {},
+        "skills": [],
+        "skills_withheld": {},
     },
     ("GET", "/api/sessions"): [ROW],
     ("POST", "/api/sessions"): SHOWN,

@@ -96,6 +96,8 @@ class AgentShown(Struct, kw_only=True):
     clipped: Annotated[list[str], Meta(description="What the operator's ceiling took away.")]
     offered: Annotated[list[str], Meta(description="Tools that it gets.")]
     withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that keeps it away.")]
+    skills: Annotated[list[str], Meta(description="Skills that it has.")]
+    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that keeps it away.")]
 
 
 class WorkspaceShown(Shape):
