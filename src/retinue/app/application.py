@@ -19,6 +19,7 @@ from retinue.app.looking import Looking
 from retinue.app.mending import Mending
 from retinue.app.operator import Operator
 from retinue.app.rights import Rights
+from retinue.app.servers import Servers
 from retinue.app.sessions import Sessions
 from retinue.app.steering import Steering
 from retinue.app.talking import Talking
@@ -77,6 +78,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         self._log = Log(config.home, redact, chance)
+        self.mcp = Servers(config, table, chance)
         self.operator = Operator(config, now=chance.now)
         store = LoggedStore(config.home / "sessions", chance, self._log)
         Sessions.__init__(self, store, self._ledger, chance, self._lives, redact)
@@ -99,7 +101,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             engine=self._engine,
             driver=Gateway(drivers_of(config), chance),
             chance=chance,
-            tools=table,
+            tools=self.mcp.tools(),
             files=GuardedFiles,
             skills=lambda agent, at: self.skills.all(at, foreign=not self.agents.knows(agent)),
             shell=self._commands.shell,
@@ -143,6 +145,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         with suppress(RetinueError, OSError):  # what cannot be written down now is found by the next start
             await put_back(self._ports)
         await self._ports.driver.close()
+        await self.mcp.close()
         await self._ledger.close()
         self.store.close()
         self._owner.close()

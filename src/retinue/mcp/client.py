@@ -37,10 +37,13 @@ class Lost(Failed):
     """The server is gone, or was ended; nobody knows what it did with what it was asked."""
 
 
+_NOTHING = msgspec.Raw(b"{}")
+
+
 class _Message(msgspec.Struct, gc=False):
     id: int | str | None = None
     method: str | None = None
-    result: msgspec.Raw | None = None
+    result: msgspec.Raw = _NOTHING
     error: Any = None
 
 
@@ -152,7 +155,7 @@ class Client:
             said: Any = message.error.get("message") if isinstance(message.error, dict) else message.error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (as it was said)
             raise Failed(f"the MCP server {self._name} refused: {_quoted(said)}")
         try:
-            return _OBJECT.decode(message.result or b"{}")
+            return _OBJECT.decode(message.result)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Failed(f"the MCP server {self._name} answered with what is no result") from error
 
