@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.agent import Agent, Exposure, Paths
+from retinue.domain.agent import Agent, Exposure, Paths, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling
 from retinue.domain.scope import Bounds, Ground, Scope, compile_scope
 from retinue.domain.skill import Skill
@@ -110,3 +110,22 @@ def test_skills_are_part_of_what_a_scope_is():
     plain = Agent(name="a")
     before = compile_scope(plain, Ground(root="/w"), BOUNDS)
     assert before.having((NOTES,)).hash == before.hash
+
+
+def test_a_users_skill_can_be_granted_by_its_name_and_a_projects_cannot():
+    """What stands in a project's folder may be changed by who works there; the user's is closed to every agent."""
+    theirs = replace(
+        MAIL, folder="/w/.retinue/skills/mail", cli="/w/.retinue/skills/mail/mail", source="project"
+    )
+    rules = ShellCommands(allow=("notes list", "mail", "lists"))
+    scope = compiled(shell_commands=rules, skill_deny=("lists",)).having((NOTES, LISTS, theirs))
+    for text, granted in (
+        (f"{NOTES.cli} list", True),
+        (f"{NOTES.cli} add milk", False),
+        (f"{NOTES.cli} list; rm x", False),
+        ("/elsewhere/notes list", False),
+        (LISTS.cli, False),
+        (theirs.cli, False),
+        ("mail", True),
+    ):
+        assert scope.grants_command(text).ok is granted, text

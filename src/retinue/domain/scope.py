@@ -234,7 +234,9 @@ class Scope:
         )
 
     def grants_command(self, text: str) -> Verdict:
-        return command.need_not_ask(text, self.commands)
+        """The command of a skill goes by the skill's name, if the folder is the user's, which no agent writes."""
+        own = {each.cli: each.plugin for each in self.shelf if each.source == "user"}
+        return command.need_not_ask(text, self.commands, own)
 
     def plus(self, real: str, wish: Wish) -> Self:
         """The same rights and this one file: a person allowed it, once."""
