@@ -99,7 +99,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             agents=self.agents,
             ledger=self._ledger,
             engine=self._engine,
-            driver=Gateway(drivers_of(config), chance),
+            driver=Gateway(drivers_of(config, self._commands, redact), chance),
             chance=chance,
             tools=self.mcp.tools(),
             files=GuardedFiles,

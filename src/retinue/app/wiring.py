@@ -1,13 +1,17 @@
 """Configuration becomes ports: which adapter stands behind each need."""
 
 import importlib
+import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from retinue.app.commands import Commands
 from retinue.config import Config, Provider
 from retinue.domain.agent import Agent
 from retinue.domain.model import model_for
 from retinue.domain.outcome import Fetched
+from retinue.domain.program import PROGRAMS
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status
 from retinue.domain.turn import Model
@@ -71,7 +75,7 @@ def _parked(run: Run, ports: Ports, alive: Callable[[str], bool]) -> bool:
     return run.status is Status.WAITING and (ours or not alive(run.owner))
 
 
-def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
+def drivers_of(config: Config, commands: Commands, redact: Redactor) -> dict[str, Callable[[Model], Driver]]:
     """Each driver is imported when a model of it is first asked."""
 
     def openai(model: Model) -> Driver:
@@ -89,7 +93,33 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
 
         return Scripted(Path(model.name))
 
-    return {"openai": openai, "anthropic": anthropic, "scripted": scripted}
+    def program(model: Model) -> Driver:
+        from retinue.drivers.cli.access import access
+        from retinue.drivers.cli.driver import SPEECHES, Cli
+
+        variables, url = known_to(model.driver, config)
+        reached = access(SPEECHES[model.driver], model.settings, variables, url)
+        return Cli(model, commands.hosting, reached, redact)
+
+    return {
+        "openai": openai,
+        "anthropic": anthropic,
+        "scripted": scripted,
+        **dict.fromkeys(PROGRAMS, program),
+    }
+
+
+def known_to(driver: str, config: Config) -> tuple[dict[str, str], str]:
+    """The variables that a program may be given keys from, and where its maker's models are served if not there."""
+    ours, theirs = config.providers.openai, config.providers.anthropic
+    keys = {
+        "OPENAI_API_KEY": str(ours.key),
+        "ANTHROPIC_API_KEY": str(theirs.key),
+        "CODEX_API_KEY": str(ours.key),
+    }
+    known = {**{name: key for name, key in keys.items() if key}, **config.env}
+    by = {"claude-cli": theirs, "codex-cli": ours}.get(driver)
+    return known, by.base_url if by is not None and not by.is_default else ""
 
 
 def _address(model: Model, provider: Provider, env: Mapping[str, str]) -> tuple[str, str]:
@@ -162,6 +192,13 @@ def check_model(model: Model, config: Config) -> None:
         if not Path(model.name).is_file():
             raise BadConfig(
                 f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
+            )
+        return
+    if model.driver in PROGRAMS:
+        kind = PROGRAMS[model.driver]
+        if shutil.which(kind.binary, path=config.env.get("PATH", os.defpath)) is None:
+            raise BadConfig(
+                f"{kind.binary} is not installed here, or not on the PATH: install it with `{kind.install}`"
             )
         return
     if model.driver not in ("openai", "anthropic"):

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from retinue.domain.chance import Chance
+from retinue.domain.program import PROGRAMS
 from retinue.domain.run import Reason
 from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.turn import Delta, Model, Reply, Request
@@ -16,6 +17,9 @@ from retinue.errors import ModelFailed, RetinueError
 from retinue.ports import Driver
 
 MakeDriver = Callable[[Model], Driver]
+
+OF_PROGRAMS = Patience(idle=1800.0, progress=math.inf, total=math.inf, again=False)
+"""A program that acts by itself may be long at it, and what it did is not done twice: its run's deadline is its limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +70,8 @@ class Gateway:
         turn = _Turn(self._settings, self._chance, self._gates.setdefault(key, Gate()), heard)
         while True:
             visit = await turn.admitted()
-            watch = Watch(self._patience, heard, visit.opened)
+            patience = OF_PROGRAMS if request.model.driver in PROGRAMS else self._patience
+            watch = Watch(patience, heard, visit.opened)
             try:
                 return _by_name(await watch.over(driver.turn(request, watch.heard)), request.tools)
             except Trouble as trouble:

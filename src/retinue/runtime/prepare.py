@@ -5,6 +5,7 @@ from dataclasses import dataclass, replace
 from retinue.domain.agent import Agent, Exposure, Paths
 from retinue.domain.approval import Answer
 from retinue.domain.level import Level
+from retinue.domain.program import PROGRAMS
 from retinue.domain.prompt import MESSAGE, system_prompt
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
@@ -34,11 +35,11 @@ class Plan:
 async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
     scope = await held(await _added(scope_of(agent, session, ports, run=run), run, ports), ports)
-    having = offered(ports.tools, scope).values()
+    model = ports.model(agent, run.ask.model)
+    having = () if model.driver in PROGRAMS else offered(ports.tools, scope).values()
     doors = [tool.spec.name for tool in having if tool.names_agent or tool.spec.name == MESSAGE]
     names = nameable(scope, session.workspace.meant, ports) if doors else []
     tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
-    model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
         model = replace(model, thinking=run.ask.thinking)
     return Plan(
