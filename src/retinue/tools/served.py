@@ -39,6 +39,7 @@ def served(server: str, pin: Pin, ask: Ask, *, believe_hints: bool = False) -> T
         asks=Asks.NEVER if reads else Asks.UNLESS_GRANTED,
         capabilities=() if hints.get("openWorldHint") is False else (NETWORK,),
         category=CATEGORY,
+        plugin=server,
         withheld=CHANGED.format(server=server) if pin.changed else "",
     )
 
