@@ -26,6 +26,11 @@ TABLE = {
     "Runs": {
         "runs": ("list, show, cancel, interrupt, detach, resume, history", "retinue.surfaces.cli.runs:runs"),
         "subagent": ("the same as runs", "retinue.surfaces.cli.runs:runs"),
+        "watch": (
+            "SESSION, list: an agent hears what is said there, and speaks up",
+            "retinue.surfaces.cli.watch:watch",
+        ),
+        "unwatch": ("SESSION: send those away who watch it", "retinue.surfaces.cli.watch:unwatch"),
         "inbox": (
             "what agents that were handed work are at, and what they left",
             "retinue.surfaces.cli.inbox:inbox",

@@ -238,9 +238,10 @@ class Tx(Protocol):
         call: str | None = None,
         run: str | None = None,
         open_: bool | None = None,
+        prefix: str = "",
         limit: int | None = None,
     ) -> list[Interjection]:
-        """Oldest first, and of more than `limit` the newest."""
+        """Oldest first, and of more than `limit` the newest. `prefix`: of the id."""
         ...
 
     def emit(self, event: Event) -> None:

@@ -24,6 +24,7 @@ from retinue.app.sessions import Sessions
 from retinue.app.steering import Steering
 from retinue.app.talking import Talking
 from retinue.app.vacancy import vacate, workplaces
+from retinue.app.watchers import Watchers
 from retinue.app.wiring import Question, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.approval import Policy
@@ -44,6 +45,7 @@ from retinue.runtime import control
 from retinue.runtime.announce import clear_all
 from retinue.runtime.quarantine import take_up
 from retinue.runtime.recover import descendants, put_back, release, resume
+from retinue.runtime.watch import catch_up
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
@@ -52,7 +54,7 @@ from retinue.store.skills import SkillFolders
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Mending):
+class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Watchers, Mending):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(
@@ -201,7 +203,8 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         if self._beside is not None:
             await self._beside.outlived(self._owner_is_alive)
         if ref is None:
-            return await take_up(await self.interrupted(), self._ports)
+            taken = await take_up(await self.interrupted(), self._ports)
+            return [*taken, *await catch_up(self._ports)]
         run = await self.find_run(ref)
         async with self.turns.of(run.session_id):
             return await self._resumed(await self.find_run(run.id))

@@ -26,6 +26,8 @@ from retinue.runtime.spawn import begin, spawn
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
 
+COMMAND = "command"
+
 
 class Giving(ABC):
     """The part of the application in which work is given."""
@@ -68,6 +70,7 @@ class Giving(ABC):
         owner: str | None = None,
         key: str = "",
         door: str = "cli",
+        trigger: str = COMMAND,
     ) -> Run:
         """Everything that can be wrong is found before anything is written. With `owner`, another process works it.
         `isolation` and `writable` are said of a new session's workspace, instead of what the definition says. With a
@@ -106,7 +109,7 @@ class Giving(ABC):
             thinking=thinking,
             deadline_seconds=timeout,
             role=Role.PRIMARY,
-            trigger="command",
+            trigger=trigger,
         )
         return await send(ask, chosen, self._ports, owner=owner)
 
@@ -125,9 +128,13 @@ class Giving(ABC):
         model: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         label: str = "",
+        trigger: str = COMMAND,
+        key: str = "",
     ) -> Run:
         """A child of a session, with its own copy of the definition. A `workspace` that a person names is theirs to
-        give: the child reads it, whatever its parent could hand on."""
+        give: the child reads it, whatever its parent could hand on. `trigger` says what set it off; what is set off from
+        within a conversation, by a slash command or a key, leaves its result in the inbox. With a `key`, the same wish
+        given twice is one run."""
         if not text.strip():
             raise Usage("there is nothing to do: give the child's task as TEXT")
         above = await self.store.find(parent)
@@ -143,13 +150,14 @@ class Giving(ABC):
         placed = _placed(about, workspace, isolation, writable)
         await self._ledger_opens()
         ask = Ask(
-            key=f"once:{self._ports.chance.uuid()}",
+            key=key or f"once:{self._ports.chance.uuid()}",
             agent=agent,
             task=text,
             requester=above.key,
             door="PersistentAgent",
             source="subagent",
-            trigger="command",
+            trigger=trigger,
+            inbox="" if trigger == COMMAND else above.id,
             label=label or description,
             model=model,
             deadline_seconds=timeout,

@@ -135,6 +135,8 @@ class Ask:
     """What set it off: a tool, a command, a slash command, a key."""
     ceilings: tuple[Ceiling, ...] = ()
     """What those above could hand on, for a run in a session that is not their child."""
+    inbox: str = ""
+    """Where no run asked: the session beside which a person did. Its end is left in that session's inbox."""
 
     @property
     def call(self) -> str:

@@ -7,8 +7,8 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from retinue.domain.announcement import block, harmless, one_line
-from retinue.domain.run import iso
+from retinue.domain.announcement import block, harmless, one_line, stats
+from retinue.domain.run import Run, iso
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
 
 INTERJECT = "interject"
@@ -123,6 +123,32 @@ def as_json(watch: Watch) -> dict[str, Any]:
     }
 
 
+def inbox_row(said: Interjection, run: Run | None) -> dict[str, Any]:
+    """A row of the inbox: what a result has there, and what only an interjection has."""
+    return {
+        "id": said.id,
+        "sessionId": said.watcher,
+        "sessionKey": run.key if run is not None else said.watcher,
+        "runId": said.run,
+        "agentId": said.agent,
+        "capability": "watcher",
+        "label": None,
+        "status": "complete",
+        "summary": words_of(said),
+        "error": None,
+        "timestamp": iso(said.created_at),
+        "stats": stats(run),
+        "delivery": "pending" if said.open else "delivered",
+        "transcript": run.path if run is not None else "",
+        "for": said.slug,
+        "kind": "interjection",
+        "severity": str(said.severity),
+        "reason": said.reason,
+        "suggestion": said.suggestion or None,
+        "interrupts": said.interrupts or None,
+    }
+
+
 def settled(entries: Sequence[Entry], *, now: datetime, quiet: float) -> bool:
     """Whether there is something worth hearing of a conversation that is at work: what its agent says or does, once
     that has paused, or has gone on for long. A person's words alone wait for what comes of them."""
@@ -221,3 +247,8 @@ def _when(entry: Entry) -> datetime | None:
 
 def last_name(entries: Sequence[Entry]) -> str:
     return name_of(entries[-1]) if entries else ""
+
+
+def words_of(said: Interjection) -> str:
+    """Both parts of it, in one text."""
+    return f"{said.reason}\n\n{said.suggestion}".strip()

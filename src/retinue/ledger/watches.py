@@ -79,11 +79,13 @@ def interjections(
     call: str | None = None,
     run: str | None = None,
     open_: bool | None = None,
+    prefix: str = "",
     limit: int | None = None,
 ) -> list[Interjection]:
-    """Oldest first, and of more than `limit` the newest."""
+    """Oldest first, and of more than `limit` the newest. `prefix`: of the id."""
     wishes = {"session": session, "call": call, "run": run, "open": open_}
-    found = _found(connection, "SELECT interjection FROM interjections", wishes, limit=limit)
+    sql = "SELECT interjection FROM interjections"
+    found = _found(connection, sql, wishes, prefix=prefix, limit=limit)
     return [read_interjection(row[0]) for row in found]
 
 
@@ -91,6 +93,8 @@ def _found(
     connection: sqlite3.Connection,
     select: str,
     wishes: dict[str, str | bool | None],
+    *,
+    prefix: str = "",
     limit: int | None = None,
 ) -> list[tuple[str]]:
     """A flag stands in the statement itself: only then does it find the index of those that have it."""
@@ -98,6 +102,9 @@ def _found(
     terms = [f"{name}={int(value)}" if isinstance(value, bool) else f"{name}=?" for name, value in given]
     where = f" WHERE {' AND '.join(terms)}" if terms else ""
     values = [whole(value) for _, value in given if isinstance(value, str)]
+    if prefix:
+        where += f"{' AND' if where else ' WHERE'} id >= ? AND id < ?"
+        values += [whole(prefix), f"{whole(prefix)}\U0010ffff"]
     bound = -1 if limit is None else max(0, limit)
     sql = f"{select}{where} ORDER BY id DESC LIMIT ?"
     return connection.execute(sql, (*values, bound)).fetchall()[::-1]

@@ -53,8 +53,7 @@ async def dismiss(interjection: str, ports: Ports, *, by: str) -> Interjection:
     """Somebody has read it, or sets it aside."""
 
     def step(tx: Tx) -> Interjection:
-        said = next((each for each in tx.interjections() if each.id == interjection), None)
-        if said is None:
+        if (said := named(interjection, tx)) is None:
             raise NotFound(f"there is no interjection {interjection}: `retinue inbox` lists them")
         if not said.open:
             return said
@@ -64,6 +63,12 @@ async def dismiss(interjection: str, ports: Ports, *, by: str) -> Interjection:
         return gone
 
     return await ports.ledger.do(step)
+
+
+def named(ref: str, tx: Tx) -> Interjection | None:
+    """By its id, or an unambiguous beginning of it."""
+    found = tx.interjections(prefix=ref, limit=2) if ref else []
+    return found[0] if len(found) == 1 else None
 
 
 def _said(words: Words, watch: Watch, call: Call, ports: Ports, *, may: bool, struck: str) -> Interjection:

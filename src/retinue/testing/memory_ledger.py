@@ -284,6 +284,7 @@ class MemoryTx:
         call: str | None = None,
         run: str | None = None,
         open_: bool | None = None,
+        prefix: str = "",
         limit: int | None = None,
     ) -> list[Interjection]:
         found = [
@@ -293,6 +294,7 @@ class MemoryTx:
             and (call is None or each.call == rows.whole(call))
             and (run is None or each.run == rows.whole(run))
             and (open_ is None or each.open is open_)
+            and each.id.startswith(rows.whole(prefix))
         ]
         return found if limit is None else found[max(0, len(found) - max(0, limit)) :]
 
