@@ -48,6 +48,10 @@ TABLE = {
             "retinue.surfaces.cli.trust:trust",
         ),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
+        "mcp": (
+            "list, show, trust, distrust: programs that bring tools",
+            "retinue.surfaces.cli.mcp:mcp",
+        ),
         "skills": (
             "list, show: commands with a text that says how, and who has them",
             "retinue.surfaces.cli.skills:skills",
@@ -65,7 +69,7 @@ TABLE = {
         ),
         "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
         "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
-        "bench": ("what it costs, measured here", "retinue.surfaces.cli.machine:bench"),
+        "bench": ("what it costs, measured here", "retinue.surfaces.cli.bench:bench"),
         "torture": ("kill agents in every way there is, and see", "retinue.surfaces.cli.torture:torture"),
     },
 }

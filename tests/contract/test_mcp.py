@@ -118,10 +118,7 @@ async def test_a_tool_is_there_once_it_is_trusted_and_its_server_runs_only_from_
 
 
 async def test_what_a_server_claims_counts_only_where_the_operator_says_so(tmp_path: Path):
-    """Without annotations, or with ones that nobody believes, a tool may destroy and reaches the world.
-
-    Shows: T15.
-    """
+    """Without annotations, or with ones that nobody believes, a tool may destroy and reaches the world."""
     claims = {"readOnlyHint": True, "openWorldHint": False, "idempotentHint": True}
     offers = [
         tool("plain"),

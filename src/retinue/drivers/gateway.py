@@ -2,13 +2,14 @@
 
 import asyncio
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from retinue.domain.chance import Chance
 from retinue.domain.program import PROGRAMS
 from retinue.domain.run import Reason
-from retinue.domain.tool import ToolSpec, spelled
+from retinue.domain.tool import spelled
+from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.drivers.gate import Gate, Visit
 from retinue.drivers.trouble import Pause, Trouble
@@ -73,7 +74,7 @@ class Gateway:
             patience = OF_PROGRAMS if request.model.driver in PROGRAMS else self._patience
             watch = Watch(patience, heard, visit.opened)
             try:
-                return _by_name(await watch.over(driver.turn(request, watch.heard)), request.tools)
+                return _by_name(await watch.over(driver.turn(request, watch.heard)), request)
             except Trouble as trouble:
                 seconds = turn.failed(trouble, visit, watch)
             except ModelFailed:
@@ -191,12 +192,14 @@ class _Turn:
         return self._clock() - self._began
 
 
-def _by_name(reply: Reply, tools: Sequence[ToolSpec]) -> Reply:
-    """A call by the tool's own name, however the driver had to spell it to the model."""
-    names = {spec.name for spec in tools}
+def _by_name(reply: Reply, request: Request) -> Reply:
+    """A call by the tool's own name, however the driver had to spell it to the model: of those that it has now, and of
+    those that it remembers from earlier in the conversation."""
+    names = {spec.name for spec in request.tools}
     if all(wish.tool in names for wish in reply.wishes):
         return reply
-    meant = {spelled(name): name for name in names}
+    before = (entry.tool for entry in request.entries if isinstance(entry, Called))
+    meant = {spelled(name): name for name in (*before, *names)}
     wishes = tuple(
         wish if wish.tool in names else replace(wish, tool=meant.get(wish.tool, wish.tool))
         for wish in reply.wishes
