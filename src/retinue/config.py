@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.offer import Server
+from retinue.domain.price import Price, Prices
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.settings import URL, settings
 from retinue.store import strict_json, values
@@ -16,7 +17,7 @@ from retinue.store.strict_yaml import MAX_DEPTH, Mistake
 from retinue.store.textfile import read_text, stamp_of
 from retinue.store.values import Wrong
 
-_NOT_TOLD = frozenset({"env", "keeps"})
+_NOT_TOLD = frozenset({"env", "keeps", "prices"})
 SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """How a variable's name ends that holds one."""
 SHORTEST_SECRET = 16
@@ -72,6 +73,8 @@ class Config:
     """The sites that web_fetch may reach. None: there is no such tool."""
     mcp: tuple[Server, ...] = ()
     """Programs that bring tools."""
+    prices: Prices = field(default_factory=dict[str, Price])
+    """What tokens cost, for sums that are shown; it decides nothing."""
     database: str | None = None
     subagents: Subagents = Subagents()
     schedules: tuple[Any, ...] = ()

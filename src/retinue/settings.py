@@ -7,6 +7,7 @@ from typing import Any, cast
 
 from retinue.domain.limits import HARD_DEPTH, Limits, Subagents
 from retinue.domain.offer import Server, server_problem
+from retinue.domain.price import Price
 from retinue.domain.web import Misread, site
 from retinue.store import dialects, values
 from retinue.store import fields as definition
@@ -67,12 +68,33 @@ def _site(value: Any, path: KeyPath) -> str:
 _LIMITS = values.table({each.name: _limit(each.name) for each in fields(Limits)})
 _DENY = values.table({"tools": values.names, "paths": values.globs, "agents": values.names})
 _WEB_FETCH = values.table({"hosts": values.listed(_site)})
+_PRICE = values.table(
+    {name: values.number(0, 1e6) for name in ("input", "output", "cache_read")},
+)
 _SANDBOX = values.table({"minimum": values.one_of(SANDBOXES)})
 _PROVIDER = values.table({"base_url": _address, "api_key": values.word})
 _PROVIDERS = values.table({"openai": _PROVIDER, "anthropic": _PROVIDER})
 _SUBAGENTS = values.table(
     {"allow_agents": values.names, "allowAgents": values.names, "model": values.word},
 )
+
+
+def _prices(value: Any, path: KeyPath) -> dict[str, Price]:
+    """Each by its model. Null is as good as not there."""
+    found: dict[str, Price] = {}
+    for name, said in values.mapping(value, path).items():
+        here = (*path, name)
+        if said is None:
+            continue
+        price = {key: each for key, each in _PRICE(said, here).items() if each is not None}
+        for needed in ("input", "output"):
+            if needed not in price:
+                raise Wrong(
+                    here,
+                    f"does not say what its {needed} costs: add {needed}, in dollars for a million tokens",
+                )
+        found[name] = Price(**price)
+    return found
 
 
 def _subagents(value: Any, path: KeyPath) -> Subagents:
@@ -206,6 +228,7 @@ KEYS: dict[str, values.Reader] = {
     },
     "web_fetch": lambda value, path: {"web_hosts": _WEB_FETCH(value, path).get("hosts") or ()},
     "mcp": _as("mcp", _servers),
+    "prices": _as("prices", _prices),
     "database": _as("database", values.word),
     "subagents": _as("subagents", _subagents),
     "schedules": _as("schedules", values.listed(values.open_map)),

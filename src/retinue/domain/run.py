@@ -90,9 +90,15 @@ class Usage:
 
     input: int = 0
     output: int = 0
+    cached: int = 0
+    """Of the input, what came from the provider's cache."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(input=self.input + other.input, output=self.output + other.output)
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cached=self.cached + other.cached,
+        )
 
 
 CALL = "call:"

@@ -273,6 +273,7 @@ class _Reading:
                 self._usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
             ),
             output=count(self._usage, "output_tokens"),
+            cached=count(self._usage, "cache_read_input_tokens"),
         )
         return self._into.reply(self._stop, self._into.estimated(usage, sent=sent))
 

@@ -194,7 +194,9 @@ class _Reading:
         if self._refusals and self._stop is not Stop.LENGTH:
             self._stop = Stop.REFUSED
         usage = Usage(
-            input=count(self._usage, "prompt_tokens"), output=count(self._usage, "completion_tokens")
+            input=count(self._usage, "prompt_tokens"),
+            output=count(self._usage, "completion_tokens"),
+            cached=count(_details(self._usage), "cached_tokens"),
         )
         return self._into.reply(self._stop, self._into.estimated(usage, sent=sent))
 
@@ -254,6 +256,12 @@ class _Reading:
             if call.index is not None:
                 self._by_index[call.index] = slot
         return slot
+
+
+def _details(usage: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What the counts of the prompt are made of, where a server says it."""
+    found: Any = (usage or {}).get("prompt_tokens_details")
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _continues(slot: Slot, call: _Call, name: str) -> bool:

@@ -61,7 +61,7 @@ SAID_ENTRY: dict[str, Any] = {
     "origin": "",
     "run": RUN_ID,
     "model": "",
-    "usage": {"input": 0, "output": 0},
+    "usage": {"input": 0, "output": 0, "cached": 0},
     "stop": "",
     "calls": 0,
 }
@@ -123,8 +123,20 @@ RUN: dict[str, Any] = {
     "evidence": {"tool_calls": 0, "no_work": True},
     "effects": [],
     "call": None,
+    "cached_tokens": 0,
+    "cost": 0.000477,
 }
-RUN_SHOWN: dict[str, Any] = RUN | {"sandbox": None, "questions": []}
+RUN_SHOWN: dict[str, Any] = RUN | {
+    "sandbox": None,
+    "questions": [],
+    "tree": {
+        "runs": 1,
+        "usage": {"input": 1204, "output": 88},
+        "cached_tokens": 0,
+        "cost": 0.000477,
+        "unpriced": 0,
+    },
+}
 APPROVAL: dict[str, Any] = {
     "id": APPROVAL_ID,
     "run_id": RUN_ID,
@@ -164,6 +176,35 @@ INBOX: dict[str, Any] = {
     "delivery": "pending",
     "transcript": FILE,
     "for": SLUG,
+    "kind": "result",
+    "severity": None,
+    "reason": None,
+    "suggestion": None,
+    "interrupts": None,
+}
+INTERJECTION: dict[str, Any] = INBOX | {
+    "agentId": "pair",
+    "capability": "watcher",
+    "label": None,
+    "summary": "It rewrites the parser, and a typo was to be fixed.\n\nChange line 12 only.",
+    "kind": "interjection",
+    "severity": "warning",
+    "reason": "It rewrites the parser, and a typo was to be fixed.",
+    "suggestion": "Change line 12 only.",
+}
+WATCH: dict[str, Any] = {
+    "id": CALL_ID,
+    "name": "pair#1",
+    "agent": "pair",
+    "session": SESSION_ID,
+    "slug": SLUG,
+    "watcher": "01a1e333-cbe6-7aef-b141-0270fa1d63e2",
+    "watching": True,
+    "trigger": "key",
+    "told": 3,
+    "heard": RUN_ID,
+    "told_at": AT,
+    "created_at": AT,
 }
 
 SAID: Mapping[tuple[str, str], Any] = {
@@ -180,6 +221,12 @@ SAID: Mapping[tuple[str, str], Any] = {
         "content": "Where is the timetable?",
         "session": "latest-or-create",
         "mode": "async",
+    },
+    ("POST", "/api/sessions/{ref}/watchers"): {"agent": "pair", "trigger": "key"},
+    ("POST", "/api/sessions/{ref}/children"): {
+        "agent": "oracle",
+        "content": "Why does it leave at nine?",
+        "trigger": "slash",
     },
     ("POST", "/api/inbox/drain"): {"session": SLUG},
     ("POST", "/api/approvals/{ref}"): {"answer": "allow"},
@@ -265,6 +312,12 @@ GIVEN: Mapping[tuple[str, str], Any] = {
     ("POST", "/api/runs/{ref}/interrupt"): RUN_SHOWN | {"status": "running", "reason": "interrupted"},
     ("POST", "/api/runs/{ref}/detach"): RUN_SHOWN | {"status": "running"},
     ("POST", "/api/runs/{ref}/resume"): RUN_SHOWN | {"status": "queued"},
+    ("GET", "/api/watchers"): [WATCH],
+    ("GET", "/api/sessions/{ref}/watchers"): [WATCH],
+    ("POST", "/api/sessions/{ref}/watchers"): WATCH,
+    ("DELETE", "/api/sessions/{ref}/watchers"): [WATCH | {"watching": False}],
+    ("POST", "/api/sessions/{ref}/children"): RUN | {"agent": "oracle", "trigger": "slash"},
+    ("POST", "/api/inbox/{ref}/dismiss"): INTERJECTION | {"delivery": "delivered"},
     ("GET", "/api/inbox"): [INBOX],
     ("POST", "/api/inbox/drain"): [INBOX | {"delivery": "delivered"}],
     ("POST", "/api/inbox/{ref}/promote"): INBOX
