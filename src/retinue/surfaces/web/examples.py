@@ -316,7 +316,7 @@ GIVEN: Mapping[tuple[str, str], Any] = {
     ("GET", "/api/sessions/{ref}/watchers"): [WATCH],
     ("POST", "/api/sessions/{ref}/watchers"): WATCH,
     ("DELETE", "/api/sessions/{ref}/watchers"): [WATCH | {"watching": False}],
-    ("POST", "/api/sessions/{ref}/children"): RUN | {"agent": "oracle", "trigger": "slash"},
+    ("POST", "/api/sessions/{ref}/children"): RUN_SHOWN | {"agent": "oracle", "trigger": "slash"},
     ("POST", "/api/inbox/{ref}/dismiss"): INTERJECTION | {"delivery": "delivered"},
     ("GET", "/api/inbox"): [INBOX],
     ("POST", "/api/inbox/drain"): [INBOX | {"delivery": "delivered"}],
