@@ -93,33 +93,37 @@ def drivers_of(config: Config, commands: Commands, redact: Redactor) -> dict[str
 
         return Scripted(Path(model.name))
 
+    def local(model: Model) -> Driver:
+        from retinue.drivers.local.driver import Local
+        from retinue.drivers.local.process import ModelProcess, command
+        from retinue.drivers.local.weights import known, place
+
+        weights = known(model.name)
+        return Local(weights.name, ModelProcess(command(place(config.models, weights), weights.sha256)))
+
     def program(model: Model) -> Driver:
         from retinue.drivers.cli.access import access
         from retinue.drivers.cli.driver import SPEECHES, Cli
 
-        variables, url = known_to(model.driver, config)
-        reached = access(SPEECHES[model.driver], model.settings, variables, url)
+        reached = access(SPEECHES[model.driver], model.settings, *_known(config))
         return Cli(model, commands.hosting, reached, redact)
 
     return {
         "openai": openai,
         "anthropic": anthropic,
         "scripted": scripted,
+        "local": local,
         **dict.fromkeys(PROGRAMS, program),
     }
 
 
-def known_to(driver: str, config: Config) -> tuple[dict[str, str], str]:
-    """The variables that a program may be given keys from, and where its maker's models are served if not there."""
+def _known(config: Config) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that a program may be given keys from, and where whose models are served if not at their makers'."""
     ours, theirs = config.providers.openai, config.providers.anthropic
-    keys = {
-        "OPENAI_API_KEY": str(ours.key),
-        "ANTHROPIC_API_KEY": str(theirs.key),
-        "CODEX_API_KEY": str(ours.key),
-    }
-    known = {**{name: key for name, key in keys.items() if key}, **config.env}
-    by = {"claude-cli": theirs, "codex-cli": ours}.get(driver)
-    return known, by.base_url if by is not None and not by.is_default else ""
+    keys = {"OPENAI_API_KEY": ours.key, "ANTHROPIC_API_KEY": theirs.key, "CODEX_API_KEY": ours.key}
+    known = {**{name: str(key) for name, key in keys.items() if key}, **config.env}
+    both = {"openai": ours, "anthropic": theirs}
+    return known, {maker: each.base_url for maker, each in both.items() if not each.is_default}
 
 
 def _address(model: Model, provider: Provider, env: Mapping[str, str]) -> tuple[str, str]:
@@ -194,6 +198,9 @@ def check_model(model: Model, config: Config) -> None:
                 f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
             )
         return
+    if model.driver == "local":
+        _check_weights(model.name, config.models)
+        return
     if model.driver in PROGRAMS:
         kind = PROGRAMS[model.driver]
         if shutil.which(kind.binary, path=config.env.get("PATH", os.defpath)) is None:
@@ -206,6 +213,16 @@ def check_model(model: Model, config: Config) -> None:
     provider = config.providers.openai if model.driver == "openai" else config.providers.anthropic
     if not provider.key and provider.is_default and not own_server(model):
         raise BadConfig(f"{model.full} needs a key: set {model.driver.upper()}_API_KEY")
+
+
+def _check_weights(name: str, home: Path) -> None:
+    from retinue.drivers.local.weights import EXTRA, known, there, usable
+
+    weights = known(name)
+    if not there(home, weights):
+        raise BadConfig(f"the weights of local:{name} are not here: `retinue models pull {name}` brings them")
+    if not usable(home, weights):
+        raise BadConfig(EXTRA)
 
 
 async def later(question: str, _options: Sequence[str]) -> str:

@@ -16,6 +16,7 @@ PROXY = 3128
 _HEAD = 65_536
 _PIECE = 65_536
 _SECONDS = 30.0
+_REFUSAL = b"HTTP/1.1 %s\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
 
 
 def proxy_port(forwards: Collection[int]) -> int:
@@ -103,8 +104,12 @@ class _Connections:
         port: int,
         first: bytes = b"",
     ) -> None:
-        async with asyncio.timeout(_SECONDS):
-            far_reader, far_writer = await asyncio.open_connection(host, port)
+        try:
+            async with asyncio.timeout(_SECONDS):
+                far_reader, far_writer = await asyncio.open_connection(host, port)
+        except (OSError, TimeoutError):
+            await self.alone(writer)
+            return
         self._open.add(far_writer)
         try:
             if first:
@@ -120,6 +125,9 @@ class _Connections:
 
     async def welcome(self, writer: asyncio.StreamWriter) -> None:
         """Said when the other side is there."""
+
+    async def alone(self, writer: asyncio.StreamWriter) -> None:
+        """Said when it cannot be reached."""
 
 
 class _Through(_Connections):
@@ -143,6 +151,9 @@ class _Proxy(_Connections):
     async def welcome(self, writer: asyncio.StreamWriter) -> None:
         writer.write(b"HTTP/1.1 200 Connection established\r\n\r\n")
 
+    async def alone(self, writer: asyncio.StreamWriter) -> None:
+        writer.write(_REFUSAL % b"502 Bad Gateway")
+
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         async with asyncio.timeout(_SECONDS):
             head = await reader.readuntil(b"\r\n\r\n")
@@ -157,7 +168,7 @@ class _Proxy(_Connections):
             or not port.isdecimal()
             or f"{host}:{port}".lower() not in self._allowed
         ):
-            writer.write(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\nConnection: close\r\n\r\n")
+            writer.write(_REFUSAL % b"403 Forbidden")
             return
         first = (
             f"{method} {slash or '/'}{path} {version}\r\n".encode("latin-1") + _closing(rest)

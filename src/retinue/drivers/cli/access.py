@@ -15,33 +15,39 @@ HTTPS, HTTP = 443, 80
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
-    base_url: str = ""
+    urls: Mapping[str, str] = field(default_factory=dict[str, str])
+    """Where models are served that are not served by their makers, by the maker's name."""
     hosts: tuple[str, ...] = ()
     forwards: tuple[int, ...] = ()
 
 
-def access(speech: Speech, settings: Mapping[str, Any], known: Mapping[str, str], url: str) -> Access:
-    """`known` are the user's variables, `url` is where their models are served if not at the maker's. A definition that
-    names its own server never gets the key meant for another."""
+def access(
+    speech: Speech, settings: Mapping[str, Any], known: Mapping[str, str], elsewhere: Mapping[str, str]
+) -> Access:
+    """`known` are the user's variables, `elsewhere` says by maker where the user's models are served if not at the
+    maker's. A definition that names its own server never gets the key meant for another."""
     own = str(settings.get("base_url") or settings.get("baseUrl") or "")
     variable = str(settings.get("api_key_env") or settings.get("apiKeyEnv") or "")
-    base = own or url
-    if own and not speech.url:
-        raise BadConfig("pi knows its servers by its own names: write `hosts` instead of `base_url`")
-    named = speech.key_variable or variable
+    if own and not speech.maker:
+        raise BadConfig("pi knows its servers by names of its own: it takes `hosts`, and no `base_url`")
     if own or variable:
-        env = {named: known[variable]} if known.get(variable) else {}
+        env = {speech.key_variable or variable: known[variable]} if known.get(variable) else {}
     else:
         env = {name: known[name] for name in speech.keys if known.get(name)}
-    hosts = {speech.keys[name] for name in env if name in speech.keys}
-    forwards: set[int] = set()
-    if base:
-        hosts, forwards = _at(base)
-        env |= {speech.url_variable: base} if speech.url_variable else {}
-    elif speech.url and not hosts:
-        hosts, _ = _at(speech.url)
-    more = {_with_port(each) for each in _list(settings.get("hosts"))}
-    return Access(env=env, base_url=base, hosts=tuple(sorted(hosts | more)), forwards=tuple(sorted(forwards)))
+    makers = {
+        maker: url for name, (maker, url) in speech.keys.items() if name in env or maker == speech.maker
+    }
+    moved = (
+        {speech.maker: own} if own else {maker: elsewhere[maker] for maker in makers if maker in elsewhere}
+    )
+    if speech.url_variable and speech.maker in moved:
+        env |= {speech.url_variable: moved[speech.maker]}
+    hosts, forwards = {_with_port(each) for each in _list(settings.get("hosts"))}, set[int]()
+    for url in (makers | moved).values():
+        names, ports = _at(url)
+        hosts |= names
+        forwards |= ports
+    return Access(env=env, urls=moved, hosts=tuple(sorted(hosts)), forwards=tuple(sorted(forwards)))
 
 
 def _at(url: str) -> tuple[set[str], set[int]]:

@@ -9,7 +9,7 @@ from retinue.domain.run import Usage
 from retinue.drivers.cli.account import Account, count, table, text_of
 from retinue.drivers.cli.speech import Instructions, Speech, Words
 
-HOST = "api.anthropic.com:443"
+SERVED = ("anthropic", "https://api.anthropic.com")
 
 
 def _argv(words: Words) -> tuple[str, ...]:
@@ -97,7 +97,7 @@ CLAUDE = Speech(
     read=_read,
     files=_files,
     mints=True,
-    url="https://api.anthropic.com",
+    maker="anthropic",
     url_variable="ANTHROPIC_BASE_URL",
     key_variable="ANTHROPIC_API_KEY",
     quiet={
@@ -105,11 +105,11 @@ CLAUDE = Speech(
         "CLAUDE_CODE_DISABLE_NONESSENTIAL_TRAFFIC": "1",
         "DISABLE_TELEMETRY": "1",
         "DISABLE_ERROR_REPORTING": "1",
-        "IS_SANDBOX": "1",
     },
+    held={"IS_SANDBOX": "1"},
     keys={
-        "ANTHROPIC_API_KEY": HOST,
-        "ANTHROPIC_AUTH_TOKEN": HOST,
-        "CLAUDE_CODE_OAUTH_TOKEN": HOST,
+        "ANTHROPIC_API_KEY": SERVED,
+        "ANTHROPIC_AUTH_TOKEN": SERVED,
+        "CLAUDE_CODE_OAUTH_TOKEN": SERVED,
     },
 )

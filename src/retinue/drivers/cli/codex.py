@@ -8,7 +8,7 @@ from retinue.domain.run import Usage
 from retinue.drivers.cli.account import Account, count, table, text_of
 from retinue.drivers.cli.speech import Instructions, Speech, Words
 
-HOST = "api.openai.com:443"
+SERVED = ("openai", "https://api.openai.com/v1")
 _ACTS = {
     "command_execution": "command",
     "file_change": "changes",
@@ -80,8 +80,8 @@ def _went_well(item: Mapping[str, Any]) -> bool:
 def _files(given: Instructions) -> Mapping[str, str]:
     """Where the cell holds it, a sandbox of its own inside would only fail."""
     lines = ['cli_auth_credentials_store = "file"', "check_for_update_on_startup = false"]
-    if given.base_url:
-        lines.append(f"openai_base_url = {json.dumps(given.base_url)}")
+    if url := given.urls.get("openai"):
+        lines.append(f"openai_base_url = {json.dumps(url)}")
     if given.held:
         lines += ['sandbox_mode = "danger-full-access"', 'approval_policy = "never"']
     lines += ["[analytics]", "enabled = false"]
@@ -94,8 +94,9 @@ CODEX = Speech(
     read=_read,
     files=_files,
     mints=False,
-    url="https://api.openai.com/v1",
+    maker="openai",
     key_variable="CODEX_API_KEY",
     quiet={},
-    keys={"CODEX_API_KEY": HOST},
+    keys={"CODEX_API_KEY": SERVED},
+    mends={"--skip-git-repo-check": ("--skip-git-repo-check",)},
 )

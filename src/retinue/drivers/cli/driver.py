@@ -64,9 +64,11 @@ class Cli:
         self._programs = programs
         self._access = access
         self._redact = redact
+        self._more: tuple[str, ...] = ()
+        """Words without which it would not start here."""
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
-        scope = request.scope or Scope(root="/", write=(), read=())
+        scope = request.scope or Scope()
         seat = await self._programs.seat(request.session)
         place = Place(
             program=self._name, session=request.session, level=str(seat.level), cwd=self._cwd(scope.root)
@@ -85,6 +87,9 @@ class Cli:
             return account, gone
 
         account, gone = await asked(known)
+        if words := self._mended(account, gone):
+            self._more = words
+            account, gone = await asked(known)
         if known.id and self._forgot(account, gone):
             account, gone = await asked(Recalled(id="", text=from_the_file(request.entries)))
         return self._reply(account, gone, request, place)
@@ -95,24 +100,22 @@ class Cli:
     def _program(self, what: Recalled, request: Request, seat: Seat, account: Account) -> Program:
         settings, speech = self._settings, self._speech
         held = seat.level is Level.STRICT
-        root = request.scope.root if request.scope else "/"
+        root = (request.scope or Scope()).root
         account.id = what.id or (str(uuid4()) if speech.mints else "")
         words = Words(
             text=_one_word(what.text),
             id=account.id,
             resumes=bool(what.id),
-            extra=settings.extra,
+            extra=(*settings.extra, *self._more),
             home=seat.seen,
         )
-        given = Instructions(
-            prompt=request.system, held=held, cwd=self._cwd(root), base_url=self._access.base_url
-        )
+        given = Instructions(prompt=request.system, held=held, cwd=self._cwd(root), urls=self._access.urls)
         return Program(
             binary=self._kind.binary,
             argv=speech.argv(words),
             wrapper=settings.wrapper,
             install=self._kind.install,
-            env={**speech.quiet, **self._access.env, **settings.env},
+            env={**speech.quiet, **(speech.held if held else {}), **self._access.env, **settings.env},
             files=speech.files(given),
             hosts=self._access.hosts,
             forwards=self._access.forwards,
@@ -121,6 +124,12 @@ class Cli:
 
     def _cwd(self, root: str) -> str:
         return os.path.normpath(os.path.join(root, self._settings.workdir))  # noqa: PTH118
+
+    def _mended(self, account: Account, gone: Gone) -> tuple[str, ...]:
+        """A program that would not start says which word it misses."""
+        if gone.exit in (0, None) or not account.silent or self._more:
+            return ()
+        return next((words for said, words in self._speech.mends.items() if said in gone.complaint), ())
 
     def _forgot(self, account: Account, gone: Gone) -> bool:
         """The program does not find its own memory, and has done nothing yet: it can be told from the file."""
@@ -153,6 +162,9 @@ class Cli:
             reason = Reason.INCOMPLETE if reason is Reason.PROVIDER else reason
             return Trouble(f"{binary} {how} before its turn was over{said}", reason=reason)
         more = f" ({quoted(gone.complaint)})" if account.trouble and gone.complaint.strip() else ""
+        if reason is Reason.AUTH:
+            keys = ", ".join(list(self._speech.keys)[:3])
+            more += f"; logins of your own home are not seen here: set one of {keys} where Retinue is started"
         return Trouble(f"{binary} failed: {quoted(why)}{more}", reason=reason)
 
 

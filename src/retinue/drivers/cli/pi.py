@@ -1,5 +1,6 @@
 """pi: `pi --mode json`, which keeps a conversation in a file that it is told."""
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -54,7 +55,11 @@ def _message(message: Mapping[str, Any], account: Account) -> None:
 
 
 def _files(given: Instructions) -> Mapping[str, str]:
-    return {".pi/agent/AGENTS.md": given.prompt}
+    files = {".pi/agent/AGENTS.md": given.prompt}
+    if given.urls:
+        servers = {"providers": {maker: {"baseUrl": url} for maker, url in given.urls.items()}}
+        files[".pi/agent/models.json"] = json.dumps(servers)
+    return files
 
 
 PI = Speech(
@@ -62,18 +67,18 @@ PI = Speech(
     read=_read,
     files=_files,
     mints=True,
-    url="",
-    quiet={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0"},
+    quiet={"PI_SKIP_VERSION_CHECK": "1", "PI_TELEMETRY": "0", "PI_OFFLINE": "1"},
     keys={
-        "ANTHROPIC_API_KEY": "api.anthropic.com:443",
-        "ANTHROPIC_OAUTH_TOKEN": "api.anthropic.com:443",
-        "OPENAI_API_KEY": "api.openai.com:443",
-        "GEMINI_API_KEY": "generativelanguage.googleapis.com:443",
-        "OPENROUTER_API_KEY": "openrouter.ai:443",
-        "GROQ_API_KEY": "api.groq.com:443",
-        "XAI_API_KEY": "api.x.ai:443",
-        "MISTRAL_API_KEY": "api.mistral.ai:443",
-        "CEREBRAS_API_KEY": "api.cerebras.ai:443",
-        "ZAI_API_KEY": "api.z.ai:443",
+        "ANTHROPIC_API_KEY": ("anthropic", "https://api.anthropic.com"),
+        "ANTHROPIC_OAUTH_TOKEN": ("anthropic", "https://api.anthropic.com"),
+        "OPENAI_API_KEY": ("openai", "https://api.openai.com/v1"),
+        "GEMINI_API_KEY": ("google", "https://generativelanguage.googleapis.com"),
+        "OPENROUTER_API_KEY": ("openrouter", "https://openrouter.ai"),
+        "GROQ_API_KEY": ("groq", "https://api.groq.com"),
+        "XAI_API_KEY": ("xai", "https://api.x.ai"),
+        "MISTRAL_API_KEY": ("mistral", "https://api.mistral.ai"),
+        "DEEPSEEK_API_KEY": ("deepseek", "https://api.deepseek.com"),
+        "CEREBRAS_API_KEY": ("cerebras", "https://api.cerebras.ai"),
+        "ZAI_API_KEY": ("zai", "https://api.z.ai"),
     },
 )

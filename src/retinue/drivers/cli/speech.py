@@ -1,7 +1,7 @@
 """How one program is spoken to and understood: what every one of them is known by."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from retinue.drivers.cli.account import Account
@@ -31,7 +31,8 @@ class Instructions:
     held: bool
     """The cell holds it, so that it need not hold itself."""
     cwd: str
-    base_url: str
+    urls: Mapping[str, str]
+    """Where models are served that are not served by their makers, by the maker's name."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,13 +44,16 @@ class Speech:
     files: Callable[[Instructions], Mapping[str, str]]
     mints: bool
     """Whether the conversation's name is ours to choose."""
-    url: str
-    """Where its models are served when nobody says otherwise; empty: it knows many places."""
+    maker: str = ""
+    """Whose models it speaks to; empty: those of many."""
     url_variable: str = ""
     key_variable: str = ""
     """The variable in which it looks for its key."""
     quiet: Mapping[str, str]
     """Variables that keep it from doing what nobody asked for: updates, telemetry."""
-    keys: Mapping[str, str]
-    """Variables of the user's that reach it when they are set, and the host that each is for."""
-    model_flag: str = "--model"
+    held: Mapping[str, str] = field(default_factory=dict[str, str])
+    """More of them, where the cell holds it."""
+    keys: Mapping[str, tuple[str, str]]
+    """Variables of the user's that reach it when they are set: whose each is, and where that one's models are."""
+    mends: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """What it may say when it will not start, and the words with which it does."""
