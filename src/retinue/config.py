@@ -23,6 +23,8 @@ SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 SHORTEST_SECRET = 16
 OPENAI_DEFAULT = "openai:gpt-5-mini"
 ANTHROPIC_DEFAULT = "anthropic:claude-sonnet-4-5"
+LOCAL_DEFAULT = "local:smollm2"
+"""Where there is no key: a demonstration, if its weights are there."""
 
 
 class Secret(str):
@@ -85,6 +87,13 @@ class Config:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where a definition's `api_key_env` is looked up."""
 
+    models_home: Path | None = None
+    """The home whose local models are used, where that is another. No file says this."""
+
+    @property
+    def models(self) -> Path:
+        return self.models_home or self.home
+
     @property
     def agents_dir(self) -> Path:
         return self.folder / "agents"
@@ -99,7 +108,11 @@ class Config:
             return self.model
         if self.providers.openai.key:
             return OPENAI_DEFAULT
-        return ANTHROPIC_DEFAULT if self.providers.anthropic.key else None
+        if self.providers.anthropic.key:
+            return ANTHROPIC_DEFAULT
+        from retinue.drivers.local.weights import usable  # noqa: PLC0415  (start-up is a promise)
+
+        return LOCAL_DEFAULT if usable(self.models) else None
 
     def fingerprint(self) -> str:
         """Of all that decides how a run goes: two processes with the same one would work it alike. Keys count, and

@@ -25,7 +25,8 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 NO_MODEL = (
     "no model is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or name one with --model, "
-    "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE)"
+    "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE); without a key, "
+    "`retinue models pull` brings a small demonstration model"
 )
 
 

@@ -77,6 +77,9 @@ class Watch:
         if self._opened is not None:
             self._opened()
             self._opened = None
+        if delta.waiting:
+            self._hear(delta)
+            return
         text = delta.text
         words = text or delta.thinking or delta.calling
         if delta.act is not None:
