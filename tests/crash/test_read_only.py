@@ -147,10 +147,6 @@ async def test_what_cannot_be_done_there_says_in_one_sentence_what_to_do(
 FULL = """
 import errno, os, subprocess, sys
 from pathlib import Path
-from typing import Any
-
-from commands import RETINUE, begun
-
 disk, *words = sys.argv[1:]
 with open(Path(disk) / "filler", "wb", buffering=0) as file:
     for piece in (65536, 4096, 1):
