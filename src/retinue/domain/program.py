@@ -97,7 +97,9 @@ SETTINGS = ("workdir", "extraArgs", "wrapper", "hosts", "base_url", "baseUrl", "
 
 
 def told(driver: str, said: Mapping[str, Any]) -> Told:
-    """Misread names the key."""
+    """Misread names the key. Of a driver that is no program nothing is known here."""
+    if driver not in PROGRAMS:
+        return Told()
     for key in said:
         if key not in SETTINGS:
             raise Misread(key, f"is not a setting of {driver}; there are {', '.join(SETTINGS[:4])}")
