@@ -312,7 +312,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "command": ("bash",),
     "execute": ("bash",),
     "browser": ("web_fetch",),
-    "mcp": ("mcp__*",),
+    "mcp": ("*.*",),
     "modes": ("agent",),
     "subtasks": ("agent",),
     "questions": ("ask_user",),
