@@ -199,7 +199,7 @@ def strict(scope: Scope, command: str, *, bwrap: str, records: str = "", guest: 
 
 
 def _own(guest: Guest | None, fds: _Fds) -> list[str]:
-    """What only a guest has: variables, and the gate that it waits behind until its door is there."""
+    """What only a guest has: variables, and the gate that it waits behind until its hatch is there."""
     if guest is None:
         return []
     read, guest_gate = os.pipe2(os.O_CLOEXEC)

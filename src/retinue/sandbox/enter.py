@@ -1,4 +1,4 @@
-"""Opens doors in the network of a cell: started as a program of its own, it goes into that network, begins to listen
+"""Opens hatches in the network of a cell: started as a program of its own, it goes into that network, begins to listen
 there, and hands what it listens with to whoever started it. Imports nothing of ours, so that it can run by itself."""
 
 import ctypes
@@ -21,14 +21,14 @@ def main() -> int:
         if libc.setns(fd, kind) != 0:
             os.write(2, os.strerror(ctypes.get_errno()).encode())
             return 1
-    doors: list[socket.socket] = []
+    hatches: list[socket.socket] = []
     for port in sys.argv[2:]:
-        door = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
-        door.bind(("127.0.0.1", int(port)))
-        door.listen(WAITING)
-        doors.append(door)
+        hatch = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
+        hatch.bind(("127.0.0.1", int(port)))
+        hatch.listen(WAITING)
+        hatches.append(hatch)
     with socket.socket(fileno=1) as out:
-        socket.send_fds(out, [b"doors"], [door.fileno() for door in doors])
+        socket.send_fds(out, [b"hatches"], [hatch.fileno() for hatch in hatches])
     return 0
 
 

@@ -1,5 +1,5 @@
 """Runs programs that take turns by themselves: each in its session's cell where the machine can hold it so, with a home
-of its own, and a door to the few hosts it needs. At most one lives for a session."""
+of its own, and a hatch to the few hosts it needs. At most one lives for a session."""
 
 import asyncio
 import os
@@ -13,7 +13,7 @@ from retinue.domain.program import Gone, Program, Seat
 from retinue.domain.rule import named
 from retinue.domain.scope import Scope
 from retinue.errors import Failed
-from retinue.sandbox import door
+from retinue.sandbox import hatch
 from retinue.sandbox.bubblewrap import ENVIRONMENT, strict
 from retinue.sandbox.cell import Cell
 from retinue.sandbox.guest import HOME, Guest, Installed, installed
@@ -86,7 +86,7 @@ class Hosting:
             if (other := self._live.get(session)) is not None:
                 await other.end()
             live = self._live[session] = Streamed(cell, _Heard(said), complaints)
-            opened = partial(door.opened, hosts=program.hosts, forwards=program.forwards)
+            opened = partial(hatch.opened, hosts=program.hosts, forwards=program.forwards)
             try:
                 code, notes = await live.over(opened)
             finally:
@@ -121,9 +121,9 @@ class Hosting:
             more = {**program.env, "HOME": seat.home, "TERM": "dumb", "PATH": os.pathsep.join((*path, usual))}
             cell = supervised(argv, cwd=cwd or scope.root, env=environment(self._env, (), more), shut=None)
             return replace(cell, apart=True, grace=GRACE)
-        doors = door.variables(door.proxy_port(program.forwards))
+        hatches = hatch.variables(hatch.proxy_port(program.forwards))
         inside = os.pathsep.join((*path, ENVIRONMENT["PATH"]))
-        env = {"PATH": inside, **doors, **program.env}
+        env = {"PATH": inside, **hatches, **program.env}
         guest = Guest(argv=argv, env=env, home=seat.home, laid=own.laid, cwd=cwd, grace=GRACE)
         return self._held(guest, scope, found)
 

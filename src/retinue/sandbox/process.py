@@ -91,17 +91,18 @@ class Streamed:
         self.unwanted = False
 
     async def over(
-        self, door: Callable[[int], AbstractAsyncContextManager[None]]
+        self, hatch: Callable[[int], AbstractAsyncContextManager[None]]
     ) -> tuple[int | None, tuple[str, ...]]:
-        """Its exit code, and what had to be put right: when nothing of it lives. It begins when the door of its network
+        """Its exit code, and what had to be put right: when nothing of it lives. It begins when the hatch of its network
         is there. A cancellation ends it first, then passes."""
         notes: tuple[str, ...] = ()
         try:
             if self._cell.gate < 0:
                 await self._held.left()
             elif (inside := await self._held.began()) is not None:
-                async with door(inside):
-                    os.write(self._cell.gate, b"go")
+                async with hatch(inside):
+                    with suppress(BrokenPipeError):  # it is gone already
+                        os.write(self._cell.gate, b"go")
                     await self._held.left()
         finally:
             notes = await to_the_end(self._held.over())

@@ -1,5 +1,5 @@
-"""The door of a cell's network: all that a guest reaches is behind it, and it lets through only to the hosts that were
-named. It stands on our side: the guest has no other network than the one that holds the door."""
+"""The hatch of a cell's network: all that a guest reaches is behind it, and it lets through only to the hosts that were
+named. It stands on our side: the guest has no other network than the one that holds the hatch."""
 
 import asyncio
 import socket
@@ -38,20 +38,20 @@ def variables(port: int) -> dict[str, str]:
 
 @asynccontextmanager
 async def opened(pid: int, hosts: Collection[str], forwards: Sequence[int]) -> AsyncGenerator[None]:
-    """While this lasts, the network of that process has a door to these hosts (`host:port`), and to these ports of our
+    """While this lasts, the network of that process has a hatch to these hosts (`host:port`), and to these ports of our
     own loopback."""
-    doors = await _doors(pid, (proxy_port(forwards), *forwards))
+    hatches = await _hatches(pid, (proxy_port(forwards), *forwards))
     allowed = frozenset(each.lower() for each in hosts)
     async with AsyncExitStack() as stack:
-        for door, port in zip(doors, (None, *forwards), strict=True):
+        for hatch, port in zip(hatches, (None, *forwards), strict=True):
             serve = _Through(port) if port is not None else _Proxy(allowed)
             stack.push_async_callback(serve.gone)
-            server = await asyncio.start_server(serve.came, sock=door, limit=_HEAD)
+            server = await asyncio.start_server(serve.came, sock=hatch, limit=_HEAD)
             stack.callback(server.close)
         yield
 
 
-async def _doors(pid: int, ports: Sequence[int]) -> list[socket.socket]:
+async def _hatches(pid: int, ports: Sequence[int]) -> list[socket.socket]:
     """Made inside by a process of its own: whoever goes into another network cannot come back."""
     ours, theirs = socket.socketpair()
     try:
