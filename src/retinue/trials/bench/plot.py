@@ -5,15 +5,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html import escape
 
+from retinue.trials.bench.curves import CURVES, drawn
 from retinue.trials.bench.lines import LINES, Line
 from retinue.trials.bench.report import Report, number
 
 WIDTH, PAD, NAME, BAR, GAP = 460, 16, 116, 14, 5
+SMALLEST = 190
+"""How high a curve is drawn at least."""
 COLOURS = {"bare": "#8a8f98", "retinue": "#2f81f7"}
 OTHERS = ("#d29922", "#a371f7", "#3fb950", "#f778ba", "#e5534b")
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-weight:600;font-size:13px}.dim{fill:#656d76}"
-    ".limit{stroke:#cf222e;stroke-dasharray:3 2}"
+    ".limit{stroke:#cf222e;stroke-dasharray:3 2}.grid{stroke:#8a8f98;stroke-opacity:.25}"
     "@media (prefers-color-scheme:dark){text{fill:#e6edf3}.dim{fill:#8d96a0}}"
 )
 SHOWN: Sequence[tuple[str, str, str]] = (
@@ -36,18 +39,24 @@ class Bar:
 
 
 def plot(report: Report) -> str:
-    """An SVG document with a panel for each row, two beside each other."""
-    panels = [(line, bars) for line in _lines() if (bars := _bars(report, line))]
-    height = _height(max((len(bars) for _, bars in panels), default=0))
-    rows = -(-len(panels) // 2)
+    """An SVG document with a panel for each row and each curve, two beside each other."""
+    rows = [(line, bars) for line in _lines() if (bars := _bars(report, line))]
+    height = _height(max((len(bars) for _, bars in rows), default=0))
+    colours = {system: _colour(report, system) for system in report.systems}
+    panels = [_panel(report, line, bars) for line, bars in rows]
+    size = (WIDTH, max(height, SMALLEST))
+    panels += [found for curve in CURVES if (found := drawn(report, curve, colours, size))]
+    heights = [height] * len(rows) + [size[1]] * (len(panels) - len(rows))
     pieces: list[str] = []
-    for number_, (line, bars) in enumerate(panels):
-        at = (number_ % 2 * (WIDTH + PAD) + PAD, number_ // 2 * (height + PAD) + PAD)
-        pieces.append(f'<g transform="translate({at[0]},{at[1]})">{_panel(report, line, bars)}</g>')
-    wide, high = 2 * WIDTH + 3 * PAD, rows * (height + PAD) + PAD
+    top = PAD
+    for number_, panel in enumerate(panels):
+        left = number_ % 2 * (WIDTH + PAD) + PAD
+        pieces.append(f'<g transform="translate({left},{top})">{panel}</g>')
+        if number_ % 2 or number_ + 1 == len(panels):
+            top += max(heights[number_ - number_ % 2 : number_ + 1]) + PAD
     title = "<title>The same work by each system; shorter is better</title>"
     return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {wide} {high}" role="img">{title}'
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {2 * WIDTH + 3 * PAD} {top}" role="img">{title}'
         f"<style>{STYLE}</style>{''.join(pieces)}</svg>\n"
     )
 
