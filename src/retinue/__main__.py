@@ -26,6 +26,11 @@ TABLE = {
     "Runs": {
         "runs": ("list, show, cancel, interrupt, detach, resume, history", "retinue.surfaces.cli.runs:runs"),
         "subagent": ("the same as runs", "retinue.surfaces.cli.runs:runs"),
+        "watch": (
+            "SESSION, list: an agent hears what is said there, and speaks up",
+            "retinue.surfaces.cli.watch:watch",
+        ),
+        "unwatch": ("SESSION: send those away who watch it", "retinue.surfaces.cli.watch:unwatch"),
         "inbox": (
             "what agents that were handed work are at, and what they left",
             "retinue.surfaces.cli.inbox:inbox",
@@ -39,10 +44,18 @@ TABLE = {
         ),
         "scope": ("show, test: what a session may touch, and why", "retinue.surfaces.cli.scope:scope"),
         "trust": (
-            "PATH, list, remove: which projects may add agents of their own",
+            "PATH, list, remove: which projects may add agents and skills of their own",
             "retinue.surfaces.cli.trust:trust",
         ),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
+        "mcp": (
+            "list, show, trust, distrust: programs that bring tools",
+            "retinue.surfaces.cli.mcp:mcp",
+        ),
+        "skills": (
+            "list, show: commands with a text that says how, and who has them",
+            "retinue.surfaces.cli.skills:skills",
+        ),
         "pool": (
             "list, stats, clear: agents that others can still ask more",
             "retinue.surfaces.cli.pool:pool",
@@ -56,7 +69,7 @@ TABLE = {
         ),
         "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
         "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
-        "bench": ("what it costs, measured here", "retinue.surfaces.cli.machine:bench"),
+        "bench": ("what it costs, measured here", "retinue.surfaces.cli.bench:bench"),
         "torture": ("kill agents in every way there is, and see", "retinue.surfaces.cli.torture:torture"),
     },
 }

@@ -7,6 +7,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.limits import Limits, Subagents
+from retinue.domain.offer import Server
+from retinue.domain.price import Price, Prices
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.settings import URL, settings
 from retinue.store import strict_json, values
@@ -15,12 +17,14 @@ from retinue.store.strict_yaml import MAX_DEPTH, Mistake
 from retinue.store.textfile import read_text, stamp_of
 from retinue.store.values import Wrong
 
-_NOT_TOLD = frozenset({"env", "keeps"})
+_NOT_TOLD = frozenset({"env", "keeps", "prices"})
 SECRET_NAMES = ("KEY", "TOKEN", "SECRET", "PASSWORD", "PASSWD")
 """How a variable's name ends that holds one."""
 SHORTEST_SECRET = 16
 OPENAI_DEFAULT = "openai:gpt-5-mini"
 ANTHROPIC_DEFAULT = "anthropic:claude-sonnet-4-5"
+LOCAL_DEFAULT = "local:smollm2"
+"""Where there is no key: a demonstration, if its weights are there."""
 
 
 class Secret(str):
@@ -69,6 +73,10 @@ class Config:
     """What no agent may have, by kind: tools, paths, agents."""
     web_hosts: tuple[str, ...] = ()
     """The sites that web_fetch may reach. None: there is no such tool."""
+    mcp: tuple[Server, ...] = ()
+    """Programs that bring tools."""
+    prices: Prices = field(default_factory=dict[str, Price])
+    """What tokens cost, for sums that are shown; it decides nothing."""
     database: str | None = None
     subagents: Subagents = Subagents()
     schedules: tuple[Any, ...] = ()
@@ -79,9 +87,20 @@ class Config:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Where a definition's `api_key_env` is looked up."""
 
+    models_home: Path | None = None
+    """The home whose local models are used, where that is another. No file says this."""
+
+    @property
+    def models(self) -> Path:
+        return self.models_home or self.home
+
     @property
     def agents_dir(self) -> Path:
         return self.folder / "agents"
+
+    @property
+    def skills_dir(self) -> Path:
+        return self.folder / "skills"
 
     def default_model(self) -> str | None:
         """`driver:model`, or None: then domain.model.NO_MODEL says what to set."""
@@ -89,14 +108,18 @@ class Config:
             return self.model
         if self.providers.openai.key:
             return OPENAI_DEFAULT
-        return ANTHROPIC_DEFAULT if self.providers.anthropic.key else None
+        if self.providers.anthropic.key:
+            return ANTHROPIC_DEFAULT
+        from retinue.drivers.local.weights import usable  # noqa: PLC0415  (start-up is a promise)
+
+        return LOCAL_DEFAULT if usable(self.models) else None
 
     def fingerprint(self) -> str:
         """Of all that decides how a run goes: two processes with the same one would work it alike. Keys count, and
         cannot be read from it."""
         both = (self.providers.openai, self.providers.anthropic)
         facts = [*(getattr(self, each.name) for each in fields(self) if each.name not in _NOT_TOLD)]
-        keys = [str(each.key) for each in both]
+        keys = [*(str(each.key) for each in both), *self._handed_on()]
         return hashlib.sha256(f"{facts!r} {keys!r}".encode("utf-8", "replace")).hexdigest()[:32]
 
     def secrets(self) -> tuple[str, ...]:
@@ -109,7 +132,16 @@ class Config:
             for name, value in self.env.items()
             if name.upper().endswith(SECRET_NAMES) and _random(value)
         ]
-        return tuple(dict.fromkeys(ours + others))
+        servers = [value for value in self._handed_on() if _random(value)]
+        return tuple(dict.fromkeys(ours + others + servers))
+
+    def _handed_on(self) -> list[str]:
+        """What servers are told in their environment, which is where their keys are."""
+        return [
+            value
+            for each in self.mcp
+            for value in (*each.env.values(), *(self.env.get(name, "") for name in each.inherit))
+        ]
 
 
 def _random(value: str) -> bool:

@@ -21,9 +21,11 @@ from retinue.domain.redact import Redactor
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.scope import Bounds, Scope
 from retinue.domain.session import NewSession, Session
+from retinue.domain.skill import Skill
 from retinue.domain.tool import Asks, Effect, ToolSpec
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
+from retinue.domain.watch import Interjection, Watch
 from retinue.domain.workspace import Workspace
 
 T = TypeVar("T")
@@ -115,6 +117,11 @@ class Store(Protocol):
 
     async def delete(self, session: Session) -> str:
         """Put aside under a name that nothing finds; says where."""
+        ...
+
+    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
+        """Entries as the file has them, without its lock: the first after one, the last before one, or the newest.
+        NotFound: there is none of that name."""
         ...
 
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
@@ -211,6 +218,30 @@ class Tx(Protocol):
 
     def deeds(self, run: str) -> list[Deed]:
         """Oldest first."""
+        ...
+
+    def set_watch(self, watch: Watch) -> None:
+        """Adds it, or replaces the one of the same id; so does the next."""
+        ...
+
+    def watches(
+        self, *, session: str | None = None, watcher: str | None = None, on: bool | None = None
+    ) -> list[Watch]:
+        """Oldest first."""
+        ...
+
+    def set_interjection(self, said: Interjection) -> None: ...
+    def interjections(
+        self,
+        *,
+        session: str | None = None,
+        call: str | None = None,
+        run: str | None = None,
+        open_: bool | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+    ) -> list[Interjection]:
+        """Oldest first, and of more than `limit` the newest. `prefix`: of the id."""
         ...
 
     def emit(self, event: Event) -> None:
@@ -329,6 +360,8 @@ class Tool:
     effect: Effect = Effect.ONCE
     capabilities: tuple[str, ...] = ()
     category: str = ""
+    plugin: str = ""
+    """Whose operation it is: it may be offered as a skill instead. Empty: it is nobody's."""
     asks: Asks = Asks.UNLESS_GRANTED
     touch: Touch = "tool"
     """What a call does with its resource, so that the gate can judge it before it happens."""
@@ -342,6 +375,8 @@ class Tool:
     """Called again after a crash, it finds out by what it recorded whether it has happened."""
     looks: bool = False
     """Looks at other agents and their runs, and starts none."""
+    withheld: str = ""
+    """Why nobody may call it now, whatever a scope says; empty: its scope decides."""
     forbidden: str = ""
     """A door's own words where it does not count."""
     misread: Callable[[str], str] | None = None
@@ -382,6 +417,8 @@ class Ports:
     limits: Limits
     bounds: Callable[[], Bounds]
     """What the operator says for every scope, now."""
+    skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
+    """(agent, the folder it works in) → the skills there are for it there; its scope says which it has."""
     with_paths: Callable[[str, Paths], str]
     """A preset's text with its paths section replaced, the rest to the letter."""
     with_prompt: Callable[[str, str], str]

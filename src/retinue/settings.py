@@ -6,6 +6,8 @@ from dataclasses import fields
 from typing import Any, cast
 
 from retinue.domain.limits import HARD_DEPTH, Limits, Subagents
+from retinue.domain.offer import Server, server_problem
+from retinue.domain.price import Price
 from retinue.domain.web import Misread, site
 from retinue.store import dialects, values
 from retinue.store import fields as definition
@@ -15,6 +17,7 @@ from retinue.store.values import Wrong
 
 APPROVALS = ("ask", "auto", "deny")
 SANDBOXES = ("none", "landlock", "strict")
+VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 URL = re.compile(r"https?://[^\s/]")
 
 
@@ -65,12 +68,33 @@ def _site(value: Any, path: KeyPath) -> str:
 _LIMITS = values.table({each.name: _limit(each.name) for each in fields(Limits)})
 _DENY = values.table({"tools": values.names, "paths": values.globs, "agents": values.names})
 _WEB_FETCH = values.table({"hosts": values.listed(_site)})
+_PRICE = values.table(
+    {name: values.number(0, 1e6) for name in ("input", "output", "cache_read")},
+)
 _SANDBOX = values.table({"minimum": values.one_of(SANDBOXES)})
 _PROVIDER = values.table({"base_url": _address, "api_key": values.word})
 _PROVIDERS = values.table({"openai": _PROVIDER, "anthropic": _PROVIDER})
 _SUBAGENTS = values.table(
     {"allow_agents": values.names, "allowAgents": values.names, "model": values.word},
 )
+
+
+def _prices(value: Any, path: KeyPath) -> dict[str, Price]:
+    """Each by its model. Null is as good as not there."""
+    found: dict[str, Price] = {}
+    for name, said in values.mapping(value, path).items():
+        here = (*path, name)
+        if said is None:
+            continue
+        price = {key: each for key, each in _PRICE(said, here).items() if each is not None}
+        for needed in ("input", "output"):
+            if needed not in price:
+                raise Wrong(
+                    here,
+                    f"does not say what its {needed} costs: add {needed}, in dollars for a million tokens",
+                )
+        found[name] = Price(**price)
+    return found
 
 
 def _subagents(value: Any, path: KeyPath) -> Subagents:
@@ -125,6 +149,63 @@ def _inline(value: Any, path: KeyPath) -> tuple[Inline, ...]:
     return tuple(found.values())
 
 
+def _servers(value: Any, path: KeyPath) -> tuple[Server, ...]:
+    """Each by its name. Null is as good as not there."""
+    found: list[Server] = []
+    for name, said in values.mapping(value, path).items():
+        here = (*path, name)
+        if problem := server_problem(name):
+            raise Wrong(here, problem)
+        if said is None:
+            continue
+        how = {key: each for key, each in _SERVER(said, here).items() if each is not None}
+        if "command" not in how:
+            raise Wrong(here, "has no command: name the program that is started")
+        found.append(Server(name=name, **how))
+    return tuple(found)
+
+
+def _command(value: Any, path: KeyPath) -> str:
+    found = values.word(value, path)
+    if "/" in found and not found.startswith("/"):
+        raise Wrong(path, f"'{found[:200]}' is relative; write the whole path, or a name that PATH leads to")
+    return found
+
+
+def _folder(value: Any, path: KeyPath) -> str:
+    found = values.glob(value, path)
+    if not found.startswith("/"):
+        raise Wrong(path, f"'{found[:200]}' is relative; write the whole path")
+    return found
+
+
+def _variables(value: Any, path: KeyPath) -> dict[str, str]:
+    found = {key: values.text(each, (*path, key)) for key, each in values.mapping(value, path).items()}
+    for key in found:
+        _variable(key, (*path, key))
+    return found
+
+
+def _variable(value: Any, path: KeyPath) -> str:
+    found = values.word(value, path)
+    if not VARIABLE.fullmatch(found):
+        raise Wrong(path, f"'{found[:60]}' is no name of a variable")
+    return found
+
+
+_SERVER = values.table(
+    {
+        "command": _command,
+        "args": values.listed(values.text),
+        "env": _variables,
+        "inherit": values.listed(_variable),
+        "cwd": _folder,
+        "timeout_seconds": values.number(0.1, 86_400),
+        "believe_hints": values.flag,
+    }
+)
+
+
 def _as(name: str, read: values.Reader) -> values.Reader:
     return lambda value, path: {name: read(value, path)}
 
@@ -146,6 +227,8 @@ KEYS: dict[str, values.Reader] = {
         "deny": {key: each for key, each in _DENY(value, path).items() if each is not None}
     },
     "web_fetch": lambda value, path: {"web_hosts": _WEB_FETCH(value, path).get("hosts") or ()},
+    "mcp": _as("mcp", _servers),
+    "prices": _as("prices", _prices),
     "database": _as("database", values.word),
     "subagents": _as("subagents", _subagents),
     "schedules": _as("schedules", values.listed(values.open_map)),

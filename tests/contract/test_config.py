@@ -8,6 +8,7 @@ import pytest
 
 from retinue.config import ANTHROPIC_DEFAULT, OPENAI_DEFAULT, Config, Secret, load
 from retinue.domain.limits import Limits
+from retinue.domain.price import Price
 from retinue.errors import BadConfig
 from retinue.store.catalogue import DefinitionCatalogue
 
@@ -170,6 +171,9 @@ MISTAKES: list[tuple[dict[str, Any], str]] = [
     ({"agents": [{"agentId": "a", "type": "robot"}]}, "agents[0].type: must be one of chat, external"),
     ({"agents": [{"agentId": "a", "tolls": []}]}, "agents[0].tolls: is not a known field; did you mean 'tools'?"),
     ({"agents": [{"agentId": "A B"}]}, "agents[0].agentId: 'A B' is not a name"),
+    ({"prices": {"m": {"input": 1}}}, "prices.m: does not say what its output costs: add output"),
+    ({"prices": {"m": {"input": 1, "output": -1}}}, "prices.m.output: must be between 0 and"),
+    ({"prices": {"m": {"inputs": 1}}}, "prices.m.inputs: is not a known key; did you mean 'input'?"),
     ({"providers": {"openai": {"base_url": "ftp://x"}}}, "providers.openai.base_url: 'ftp://x' is not an address"),
     (
         {"subagents": {"model": "x"}, "agents": {"defaults": {"subagents": {"model": "y"}}}},
@@ -233,6 +237,16 @@ def test_a_configuration_that_is_a_link_is_not_followed(folder: Path, tmp_path: 
     (folder / "config.json").symlink_to(secret)
     with pytest.raises(BadConfig, match="symbolic link"):
         loaded(folder)
+
+
+def test_prices_are_said_by_model_and_decide_nothing(folder: Path):
+    before = loaded(folder).fingerprint()
+    priced = said(
+        folder, {"prices": {"openai:m": {"input": 1, "output": 2.5, "cache_read": None}, "n": None}}
+    )
+    assert priced.prices == {"openai:m": Price(input=1, output=2.5)}
+    (folder / "config.json").write_text("{}")
+    assert priced.fingerprint() == loaded(folder).fingerprint() != before
 
 
 def test_null_says_nothing(folder: Path):

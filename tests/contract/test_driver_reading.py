@@ -266,7 +266,7 @@ async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
     answer = await read("anthropic", raw_stream(body))
     assert (answer.text, answer.model) == ("ab", "m-2")
     assert [(wish.tool, wish.args) for wish in answer.wishes] == [("ls", '{"path":"p"}')]
-    assert (answer.usage.input, answer.usage.output) == (7, 9)
+    assert (answer.usage.input, answer.usage.output, answer.usage.cached) == (7, 9, 4)
 
 
 @pytest.mark.parametrize("provider", MAKERS)

@@ -10,6 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent
+from retinue.store import toolnames
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.foreign import Checked, check, import_
 
@@ -83,7 +84,7 @@ def test_every_key_of_a_claude_code_agent_gets_one_verdict(source: Path):
     }
     assert len(checked.fields) == len(said)
     assert "left out: Bash(git add:*, git status)" in said["tools"][1]
-    assert "naming no built-in tool: mcp__github__search, WebSearch" in said["tools"][1]
+    assert "naming no built-in tool: github.search, WebSearch" in said["tools"][1]
     assert "denied as a whole: Bash(rm *)" in said["disallowedTools"][1]
 
 
@@ -97,7 +98,7 @@ def test_an_imported_definition_is_ours_and_keeps_what_it_can(source: Path, tmp_
         "You design things.",
     )
     assert agent.description.startswith("Use this agent when designing APIs. Examples: <example>Context:")
-    assert agent.tool_allow == ("read", "write", "mcp__github__search", "WebSearch")
+    assert agent.tool_allow == ("read", "write", "github.search", "WebSearch")
     assert agent.tool_deny == ("bash", "edit")
     assert agent.model == "anthropic:claude-sonnet-4-5"
     assert agent.notes == {"color": "blue", "memory": "project", "zork": {"deep": [1, 2]}}
@@ -280,7 +281,19 @@ def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
     )
     assert verdicts(one(path)) == {
         "name": ("honoured", ""),
-        "toolExposure": ("kept", "as tool_exposure; there are no skills here: it changes nothing"),
-        "skill_allow": ("kept", "there are no skills here: it changes nothing"),
-        "skill_deny": ("kept", "there are no skills here: it changes nothing"),
+        "toolExposure": ("honoured", "as tool_exposure"),
+        "skill_allow": ("honoured", "counts where tool_exposure is skills or mixed"),
+        "skill_deny": ("honoured", "counts where tool_exposure is skills or mixed"),
     }
+
+
+def test_tools_of_servers_have_our_names():
+    names = ("mcp__github__search", "mcp__github__get_*", "mcp__github", "mcp__*", "mcp__a__b__c", "mcp__")
+    assert [toolnames.ours(name) for name in names] == [
+        "github.search",
+        "github.get_*",
+        "github.*",
+        "*.*",
+        "a.b__c",
+        "mcp__",
+    ]

@@ -1,6 +1,7 @@
 """The gateway before both drivers, against a server with every bad habit."""
 
 import asyncio
+import re
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Callable
@@ -14,6 +15,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
+from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.transcript import Said
 from retinue.domain.turn import Delta, Model, Reply, Request, Stop
 from retinue.drivers.anthropic import Anthropic
@@ -77,10 +79,14 @@ class Talk:
     provider: str
     heard: list[Delta] = field(default_factory=list[Delta])
 
-    async def turn(self, heard: Callable[[Delta], None] | None = None) -> Reply:
+    async def turn(
+        self, heard: Callable[[Delta], None] | None = None, tools: tuple[ToolSpec, ...] = ()
+    ) -> Reply:
         said = Said(id="01", by="user", text="hello")
         model = Model(driver=self.provider, name="a-model")
-        request = Request(model=model, agent="general", system="Be brief.", tools=(), entries=[said], memo={})
+        request = Request(
+            model=model, agent="general", system="Be brief.", tools=tools, entries=[said], memo={}
+        )
         return await self.gateway.turn(request, heard or self.heard.append)
 
     async def fails(self) -> ModelFailed:
@@ -700,3 +706,16 @@ def test_the_drivers_load_nothing_heavier_than_their_http_client():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[] False"
+
+
+async def test_a_tool_has_its_own_name_here_and_one_that_the_api_takes_there(provider: str):
+    names = ["github.search", "read", f"github.{'x' * 90}", f"github.{'x' * 90}y"]
+    tools = tuple(ToolSpec(name=name, description="Acts.", schema={"type": "object"}) for name in names)
+    wishes: list[tuple[str, Args]] = [(spelled(name), "{}") for name in names]
+    async with talk(provider, lambda _: calls(*wishes, ("github.search", "{}"), ("nowhere__x", "{}"))) as it:
+        reply = await it.turn(tools=tools)
+    sent = [each.get("function", each)["name"] for each in it.server.requests[0].body["tools"]]
+    assert sent[:2] == ["github__search", "read"]
+    assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in sent)
+    assert len({*sent}) == len(names)
+    assert [wish.tool for wish in reply.wishes] == [*names, "github.search", "nowhere__x"]

@@ -60,7 +60,7 @@ entries: st.SearchStrategy[Entry] = st.one_of(
         at=words,
         run=words,
         model=texts,
-        usage=st.builds(Usage, input=counts, output=counts),
+        usage=st.builds(Usage, input=counts, output=counts, cached=counts),
         stop=words,
         calls=counts,
     ),

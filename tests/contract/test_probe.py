@@ -109,7 +109,7 @@ async def test_where_user_namespaces_are_refused_by_the_kernel_the_level_falls_a
     )
     everything = {"attr": attributes(abi()), "rules": [("/", handled(abi()))], "filter": code}
     cell = supervised(
-        f'{sys.executable} -c "{program}"', cwd="/", env=environment(home="/", tmp=""), shut=everything
+        (sys.executable, "-c", program), cwd="/", env=environment(home="/", tmp=""), shut=everything
     )
     there = devices.lent()  # behind the filter none can be made, which would be another reason
     ended = await process.run(cell, 60)

@@ -2,12 +2,11 @@
 
 import json
 import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, ran
 
 TOOLS = '''
 import os, signal
@@ -44,15 +43,7 @@ def retinue(isolated_env: dict[str, str], tmp_path: Path) -> Any:
     env = isolated_env | {"PYTHONPATH": str(folder), "RETINUE_MODEL": f"scripted:{script}"}
 
     def run(*args: str, **more: str) -> tuple[int, Any]:
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", *args, "--json"],
-            env=env | more,
-            cwd=folder,
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=60,
-            check=False,
-        )
+        done = ran([*RETINUE, *args, "--json"], env=env | more, cwd=folder, timeout=60)
         return done.returncode, json.loads(done.stdout or b"null")
 
     return run

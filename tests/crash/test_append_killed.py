@@ -3,11 +3,11 @@
 import asyncio
 import random
 import subprocess
-import sys
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from commands import begun
 
 from retinue.domain.session import NewSession
 from retinue.domain.transcript import Called, Said
@@ -71,9 +71,7 @@ def new() -> NewSession:
 
 
 async def started(program: str, *arguments: str) -> asyncio.subprocess.Process:
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", program, *arguments, stdout=subprocess.PIPE, limit=1 << 20
-    )
+    process = await begun(["-c", program, *arguments], stdout=subprocess.PIPE, limit=1 << 20)
     assert process.stdout is not None
     assert await process.stdout.readline() == b"open\n"
     return process

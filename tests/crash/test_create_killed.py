@@ -1,13 +1,12 @@
 """SIGKILL at every step of making a session: there is a whole one or none, and a later start clears what is left."""
 
 import os
-import subprocess
-import sys
 import time
 from collections.abc import AsyncGenerator
 from pathlib import Path
 
 import pytest
+from commands import ran
 
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
@@ -79,9 +78,8 @@ def hidden(root: Path) -> list[Path]:
 
 def played(root: str, what: str, parent: str) -> tuple[int, int]:
     """How often the maker was killed, and how it ended when it was not."""
-    told = subprocess.run(
-        [sys.executable, "-c", MAKER, root, what, parent], capture_output=True, text=True, check=True
-    )
+    told = ran(["-c", MAKER, root, what, parent], timeout=60)
+    assert told.returncode == 0, told.stderr
     killed, code = map(int, told.stdout.split())
     return killed, code
 

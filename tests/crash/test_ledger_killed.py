@@ -3,13 +3,13 @@
 import random
 import sqlite3
 import subprocess
-import sys
 import textwrap
 import time
 from contextlib import closing
 from pathlib import Path
 
 import pytest
+from commands import Started
 
 from retinue.ledger.sqlite import SqliteLedger
 
@@ -44,14 +44,12 @@ WRITER = """
 
 def killed(path: Path, life: str, after: float) -> set[str]:
     """A process that writes until it is killed; the ids it was told are on disk."""
-    with subprocess.Popen(
-        [sys.executable, "-c", textwrap.dedent(WRITER), str(path), life], stdout=subprocess.PIPE, text=True
-    ) as process:
+    with Started(["-c", textwrap.dedent(WRITER), str(path), life], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         first = process.stdout.readline()
         time.sleep(after)
         process.kill()
-        told = first + process.stdout.read()
+        told = (first + process.stdout.read()).decode()
     # A line without its end was not yet told.
     return set(told[: told.rfind("\n") + 1].split())
 

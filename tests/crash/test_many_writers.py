@@ -3,8 +3,9 @@
 import asyncio
 import json
 import subprocess
-import sys
 from pathlib import Path
+
+from commands import begun
 
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
@@ -45,8 +46,8 @@ async def test_every_reader_finds_a_whole_file_while_many_write(tmp_path: Path):
     session = await store.create(new)
     trust = tmp_path / "trust.json"
     writers = [
-        await asyncio.create_subprocess_exec(
-            sys.executable, "-c", WRITER, str(tmp_path / "sessions"), session.slug, str(trust), str(each), str(CHANGES),
+        await begun(
+            ["-c", WRITER, str(tmp_path / "sessions"), session.slug, str(trust), str(each), str(CHANGES)],
             stderr=subprocess.PIPE,
         )
         for each in range(WRITERS)

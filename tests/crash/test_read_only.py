@@ -5,17 +5,21 @@ import json
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
+
+from commands import RETINUE, begun
 
 
 async def ran(
     env: dict[str, str], folder: Path, *words: str, closed: Path | None = None
 ) -> tuple[int, str, str]:
     """One command, with a folder that is read-only to it."""
-    walls = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(closed), str(closed)] if closed else []
-    process = await asyncio.create_subprocess_exec(
-        *walls, sys.executable, "-m", "retinue", *words,
-        env=env, cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-    )  # fmt: skip
+    how: dict[str, Any] = {"env": env, "cwd": folder, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+    if closed:
+        walls = ["bwrap", "--dev-bind", "/", "/", "--ro-bind", str(closed), str(closed)]
+        process = await asyncio.create_subprocess_exec(*walls, sys.executable, *RETINUE, *words, **how)
+    else:
+        process = await begun([*RETINUE, *words], **how)
     out, err = await process.communicate()
     assert process.returncode is not None
     return process.returncode, out.decode(), err.decode()
@@ -102,10 +106,8 @@ async def test_what_a_killed_process_left_in_the_ledgers_log_is_seen_too(
     env = isolated_env | {"RETINUE_MODEL": f"scripted:{script}"}
     home = Path(env["RETINUE_HOME"])
     script.write_text(json.dumps([{"text": "Never.", "delay": 600}]))
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "retinue", "run", "Hello.",
-        env=env, cwd=work, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-    )  # fmt: skip
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    process = await begun([*RETINUE, "run", "Hello."], env=env, cwd=work, **quiet)
     while '"status": "running"' not in (await ran(env, work, "runs", "list", "--json"))[1]:
         pass
     process.kill()
@@ -145,7 +147,6 @@ async def test_what_cannot_be_done_there_says_in_one_sentence_what_to_do(
 FULL = """
 import errno, os, subprocess, sys
 from pathlib import Path
-
 disk, *words = sys.argv[1:]
 with open(Path(disk) / "filler", "wb", buffering=0) as file:
     for piece in (65536, 4096, 1):

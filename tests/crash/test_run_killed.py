@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import Awaitable, Callable, Generator
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, begun
 
 from retinue.testing.model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, reply
@@ -45,8 +45,8 @@ class Machine:
         )
 
     async def started(self, *args: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "retinue", *args,
+        process = await begun(
+            [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | {"PYTHONPATH": str(self.folder)}, cwd=self.folder,
         )  # fmt: skip

@@ -6,7 +6,6 @@ import os
 import random
 import signal
 import sqlite3
-import sys
 from collections.abc import Callable, Generator
 from contextlib import closing, suppress
 from dataclasses import dataclass, field, replace
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, begun
 
 from retinue.testing.model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, reply
@@ -50,8 +50,8 @@ class Machine:
     processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     async def started(self, *args: str, **more: str) -> asyncio.subprocess.Process:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "retinue", *args,
+        process = await begun(
+            [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | more, cwd=self.folder,
         )  # fmt: skip

@@ -4,13 +4,13 @@ import asyncio
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Started
 
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
@@ -79,9 +79,8 @@ class Ground:
             self.folder, held=bound(probe, os.environ), level=probe.level, trusted=lambda _: False
         )
 
-    def maker(self, script: str = MAKER) -> "subprocess.Popen[str]":
-        words = [sys.executable, "-c", script, str(self.repo), str(self.folder)]
-        return subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
+    def maker(self, script: str = MAKER) -> Started:
+        return Started(["-c", script, str(self.repo), str(self.folder)], stdout=subprocess.PIPE)
 
     def left(self) -> list[str]:
         notes = self.repo / ".git/worktrees"
@@ -112,7 +111,7 @@ def ground(tmp_path: Path) -> Ground:
 async def test_whatever_step_it_is_killed_at_nothing_is_left_after_the_next_start(ground: Ground):
     """Shows: P32."""
     out, _ = await asyncio.to_thread(ground.maker().communicate)
-    assert out.startswith("whole ")
+    assert out.startswith(b"whole ")
     before = ground.left()
     assert len(before) > 4
     assert await ground.sweep() == []

@@ -2,7 +2,8 @@
 
 import pytest
 
-from retinue.domain.scope import ALWAYS_CLOSED, DEFAULT_DENY, DEFAULT_WRITE, GUARDED, Scope
+from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
 
 WIDE = Scope(read=("/**",), write=("/**",), granted=("/**",), root="/w")
 

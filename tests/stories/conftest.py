@@ -4,7 +4,6 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from collections.abc import AsyncGenerator, Generator, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -12,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, begun
 
 import retinue
 from retinue import remote
@@ -92,11 +92,8 @@ class Machine:
 
     async def started(self, *args: str, **env: str) -> asyncio.subprocess.Process:
         """A command that goes on beside the test."""
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "retinue",
-            *args,
+        process = await begun(
+            [*RETINUE, *args],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,

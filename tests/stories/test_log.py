@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import retinue
 from retinue.app.log import LOG, MOST_BYTES, OLDER, log_line
 from retinue.app.logged import Log
 from retinue.domain.redact import Redactor
@@ -104,3 +106,39 @@ def test_a_log_that_is_full_becomes_the_older_one(tmp_path: Path):
     assert [json.loads(line)["n"] for line in older] == [2, 3]
     (newest,) = (tmp_path / "logs" / LOG).read_text().splitlines()
     assert json.loads(newest)["n"] == 4
+
+
+def _explodes(_raw: bytes) -> dict[str, Any]:
+    raise ZeroDivisionError("nobody thought of this")
+
+
+@retinue.tool(effect="read")
+async def look(at: str) -> str:
+    """Look at something."""
+    return at
+
+
+async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoever_asked(machine: Any):
+    """What reads the model's reply breaks: the log says where, the parent hears of it, and everything goes on.
+
+    Shows: A069.
+    """
+    machine.agent("helper", "model: openai:x\n", "You help.\n")
+
+    def script(asked: Captured) -> Answer:
+        if "You help." in asked.messages[0]["content"]:
+            return calls(("look", {"at": "x"}), text="Looking.")
+        return reply("It could not be found.") if asked.turns else calls(HAND_ON)
+
+    broken = replace(look, parse=_explodes)
+    async with machine.serving(script) as server, machine.open(approvals="auto", tools=[broken]) as app:
+        run = await app.run("Where is x?", workspace=machine.folder)
+        assert (run.status, run.text) == ("done", "It could not be found.")
+        (child,) = [each for each in await app.runs(live=False) if each.id != run.id]
+        assert (child.status, child.reason) == ("failed", "crashed")
+        again = await app.run("And now?", session=run.slug)
+        assert again.status == "done"
+    assert machine.words(server.requests[2])[-1] == "Error: ZeroDivisionError: nobody thought of this"
+    (line,) = [line for line in lines(machine.home, "error") if "Traceback" in line.get("error", "")]
+    assert line["run"] == child.id
+    assert "nobody thought of this" in line["error"]

@@ -3,12 +3,11 @@
 import json
 import os
 import stat
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, ran
 
 import retinue
 from retinue.domain.event import Event
@@ -132,25 +131,16 @@ def test_whatever_is_made_is_its_owners_alone(isolated_env: dict[str, str], tmp_
     (tmp_path / "odd.py").write_text("raise RuntimeError('odd')\n")
     env |= {"RETINUE_MODEL": f"scripted:{script}", "PYTHONPATH": str(tmp_path)}
 
-    def ran(*args: str, **more: str) -> str:
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", *args],
-            env=env | more,
-            cwd=tmp_path,
-            umask=umask,
-            capture_output=True,
-            text=True,
-            check=False,
-        )
-        return done.stdout
+    def said(*args: str) -> bytes:
+        return ran([*RETINUE, *args], env=env, cwd=tmp_path, umask=umask, timeout=60).stdout
 
-    run = json.loads(ran("run", "--json", "Go"))
+    run = json.loads(said("run", "--json", "Go"))
     assert run["text"] == "One."
-    ran("spawn", "--parent", run["slug"], "--agent", "general", "look")
-    ran("sessions", "branch", run["slug"])
-    ran("sessions", "list")
+    said("spawn", "--parent", run["slug"], "--agent", "general", "look")
+    said("sessions", "branch", run["slug"])
+    said("sessions", "list")
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
-    ran("tools", "list")
+    said("tools", "list")
     home = tmp_path / "deep" / "home"
     made = [home.parent, home, *home.rglob("*")]
     assert any(path.name.startswith("defect-") for path in made)

@@ -3,9 +3,10 @@
 import asyncio
 import os
 import pty
-import sys
 from pathlib import Path
 from typing import Any
+
+from commands import RETINUE, begun
 
 from retinue.testing.replies import calls, reply
 
@@ -158,8 +159,8 @@ async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machin
 async def at_a_terminal(machine: Any, typed: str, *args: str) -> tuple[str, int]:
     """A command with a terminal around it, in which a line is typed at once; what it showed, and its exit code."""
     ours, theirs = pty.openpty()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "retinue", *args, stdin=theirs, stdout=theirs, stderr=theirs,
+    process = await begun(
+        [*RETINUE, *args], stdin=theirs, stdout=theirs, stderr=theirs,
         env=machine.env | {"COLUMNS": "200", "NO_COLOR": "1"}, cwd=machine.folder,
     )  # fmt: skip
     machine.processes.append(process)

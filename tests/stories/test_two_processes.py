@@ -4,9 +4,10 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from collections import Counter
 from typing import Any
+
+from commands import begun
 
 from retinue.testing.replies import calls, reply
 
@@ -53,11 +54,8 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
         return reply("Done.") if asked.turns else calls(("mark", {"task": task}))
 
     async with machine.serving(script) as server:
-        first = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-c",
-            BEGINS,
-            str(RUNS),
+        first = await begun(
+            ["-c", BEGINS, str(RUNS)],
             env=machine.env,
             cwd=machine.folder,
             stdout=subprocess.PIPE,

@@ -9,7 +9,6 @@ import select
 import signal
 import struct
 import subprocess
-import sys
 import termios
 import time
 import unicodedata
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, Started, ran
 
 PATIENCE = 15.0
 SETTLED = 0.03
@@ -221,21 +221,15 @@ class Retinue:
     processes: list[subprocess.Popen[bytes]] = field(default_factory=list[subprocess.Popen[bytes]])
 
     def __call__(self, *args: str, stdin: str | bytes = b"", **env: str) -> Ran:
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", *args],
-            input=stdin.encode() if isinstance(stdin, str) else stdin,
-            capture_output=True,
-            env=self.env | env,
-            cwd=self.folder,
-            timeout=PATIENCE * 2,
-            check=False,
-        )
+        said = stdin.encode() if isinstance(stdin, str) else stdin
+        how = {"env": self.env | env, "cwd": self.folder}
+        done = ran([*RETINUE, *args], stdin=said, timeout=PATIENCE * 2, **how)
         return Ran(code=done.returncode, out=done.stdout.decode(), err=done.stderr.decode())
 
     def started(self, *args: str) -> subprocess.Popen[bytes]:
         """A command that goes on beside the test."""
-        process = subprocess.Popen(
-            [sys.executable, "-m", "retinue", *args],
+        process = Started(
+            [*RETINUE, *args],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
@@ -249,15 +243,14 @@ class Retinue:
         ours, theirs = pty.openpty()
         glass = Glass(width=int(env.get("COLUMNS", "80")), height=int(env.get("LINES", "24")))
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", glass.height, glass.width, 0, 0))
-        process = subprocess.Popen(
-            [sys.executable, "-m", "retinue", *args],
+        process = Started(
+            [*RETINUE, *args],
+            terminal=True,
             stdin=theirs,
             stdout=theirs,
             stderr=theirs,
             env=self.env | {"TERM": "xterm"} | env,
             cwd=self.folder,
-            start_new_session=True,
-            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),  # noqa: PLW1509  (no thread runs here)
         )
         os.close(theirs)
         screen = Screen(process=process, fd=ours, glass=glass)

@@ -191,10 +191,25 @@ def test_a_waiting_run_is_cancelled_from_elsewhere_and_its_question_with_it(
 
 
 def test_more_words_wait_for_the_answer(retinue: Any, parked: dict[str, Any]):
-    """Shows: C044."""
+    """They are queued behind the run that waits, and answered after it by whoever answers that.
+
+    Shows: C044."""
     more = retinue("send", parked["slug"], "and?", "--json")
-    assert (more.code, more.json["error"]["code"]) == (6, "nobody_here")
-    assert parked["approvals"][0] in more.err
+    assert (more.code, more.json["status"]) == (6, "queued")
+    assert more.json["approvals"] == parked["approvals"]
+    assert f"approval {parked['approvals'][0]} waits" in more.err
+    assert f"run {more.json['run_id']} is queued: {parked['slug']} waits for a person" in more.err
+    waiting = retinue("wait", more.json["run_id"], "--json")
+    assert (waiting.code, waiting.json[0]["status"]) == (6, "queued")
+    retinue.plays([wants_to_write("a.txt"), "Written.", "And that was all."])
+    answered = retinue("approvals", "answer", parked["approvals"][0], "allow")
+    assert answered.code == 0, answered.err
+    assert "goes on with what was said meanwhile: and?" in answered.err
+    runs = retinue("runs", "history", "--json").json
+    assert [(each["status"], each["text"]) for each in runs] == [
+        ("done", "And that was all."),
+        ("done", "Written."),
+    ]
 
 
 def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(retinue: Any, parked: dict[str, Any]):

@@ -4,12 +4,12 @@ import asyncio
 import json
 import signal
 import subprocess
-import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import Started
 
 from retinue import remote
 
@@ -51,8 +51,8 @@ def spoken(tmp_path: Path) -> Generator[Callable[[Any, Any], None]]:
     def plays(command: Any, replies: Any) -> None:
         script = tmp_path / "spoken.json"
         script.write_text(json.dumps(replies))
-        words = [sys.executable, "-m", "retinue.testing.model_server", "--script", str(script)]
-        server = subprocess.Popen(words, stdout=subprocess.PIPE)
+        words = ["-m", "retinue.testing.model_server", "--script", str(script)]
+        server = Started(words, stdout=subprocess.PIPE)
         servers.append(server)
         assert server.stdout is not None
         url = server.stdout.readline().decode().split()[-1]

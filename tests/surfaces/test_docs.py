@@ -24,9 +24,9 @@ from retinue.__main__ import TABLE
 from retinue.config import Config
 from retinue.domain import event
 from retinue.domain.agent import Agent
+from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.limits import Limits
 from retinue.domain.model import DRIVERS
-from retinue.domain.scope import ALWAYS_CLOSED, GUARDED
 from retinue.store import reading, strict_yaml
 from retinue.store.catalogue import built_in_texts
 from retinue.store.definitions import parse_preset

@@ -2,6 +2,7 @@
 
 import { api } from "./api.ts";
 import { typed } from "./draft.ts";
+import { promptAfter } from "./entries.ts";
 import { listen } from "./stream.ts";
 import type { Answer, Approval, Left, Said, Session } from "./shapes.ts";
 import {
@@ -125,7 +126,7 @@ export async function clear(session: Session): Promise<void> {
 /** From an agent's words one goes on differently; a person's own are taken back, to be said in another way. */
 export async function branch(session: Session, said: Said): Promise<void> {
   const mine = said.by === "user";
-  const at = mine ? said.id : talk.promptAfter(said.id);
+  const at = mine ? said.id : promptAfter(said.id);
   const made = await attempt(() => api.branch(session.session_id, at, false));
   if (!made) return;
   put(made);

@@ -2,6 +2,7 @@
 
 import { batch } from "@preact/signals";
 import { api, Refusal } from "./api.ts";
+import { flows, interrupted } from "./flows.ts";
 import * as runs from "./runs.ts";
 import { KINDS, type Told } from "./shapes.ts";
 import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions, toast } from "./store.ts";
@@ -57,7 +58,7 @@ function begun(): void {
 
 async function fail(failed: EventSource): Promise<void> {
   failed.close();
-  if (!lost) talk.interrupted();
+  if (!lost) interrupted();
   lost = true;
   await again();
 }
@@ -92,7 +93,7 @@ let heap: Told[] = [];
 /** Events come faster than a screen is drawn: those of one frame are heard together. */
 function take(event: Told): void {
   if (heap.push(event) > 1) return;
-  const long = talk.flows.value.some((flow) => flow.text.length > LONG);
+  const long = flows.value.some((flow) => flow.text.length > LONG);
   setTimeout(() => {
     const all = heap;
     heap = [];
@@ -151,5 +152,5 @@ function onSight(): void {
 function rest(): void {
   source?.close();
   source = null;
-  talk.interrupted();
+  interrupted();
 }

@@ -4,9 +4,11 @@ from abc import ABC, abstractmethod
 from typing import Any
 
 from retinue.app.looking import delivery_of, effects_of
+from retinue.app.operator import Operator
 from retinue.app.sessions import LIVE
 from retinue.domain.approval import State
 from retinue.domain.level import Level
+from retinue.domain.price import Bill, Prices, bill, cost
 from retinue.domain.question import Question
 from retinue.domain.run import Run, as_json_in_full, iso
 from retinue.errors import NotFound
@@ -18,6 +20,7 @@ class Accounts(ABC):
     """The part of the application that gives them."""
 
     _ledger: SqliteLedger
+    operator: Operator
 
     @abstractmethod
     async def sandbox(self, run: Run) -> Level | None: ...
@@ -35,8 +38,10 @@ class Accounts(ABC):
             run = tx.run(run_id, family=True)
             if run is None:
                 raise NotFound(f"there is no run {run_id}: `retinue runs history` lists them")
-            return run, _account(run, tx, _pending(tx))
+            tree = bill([run, *_below(run, tx)], prices)
+            return run, _account(run, tx, _pending(tx), prices) | {"tree": tree.as_json()}
 
+        prices = self.operator.prices()
         run, facts = await self._ledger.look(step)
         questions = [each.as_json() for each in await self.questions(run)]
         where = (await self.find_run(run.id)).path
@@ -58,17 +63,38 @@ class Accounts(ABC):
                 status=LIVE if live else None, session=session, root=root, limit=limit, family=True
             )
             pending = _pending(tx) if found else {}
-            return [_account(run, tx, pending) for run in found]
+            return [_account(run, tx, pending, prices) for run in found]
 
+        prices = self.operator.prices()
         return await self._ledger.look(step)
 
+    async def bill(self, run: Run) -> Bill:
+        """What a run and all below it came to."""
+        prices = self.operator.prices()
+        return await self._ledger.look(lambda tx: bill([run, *_below(run, tx)], prices))
 
-def _account(run: Run, tx: Tx, pending: dict[str, list[str]]) -> dict[str, Any]:
+    def cost(self, run: Run) -> float | None:
+        """Of the run alone, in dollars; None: its model has no price."""
+        return cost(run, self.operator.prices())
+
+
+def _below(run: Run, tx: Tx) -> list[Run]:
+    """Those it asked for, those they asked for, and so on."""
+    found = {run.id: run}
+    for each in reversed(tx.runs(root=run.root)):  # whoever asks is older
+        if each.ask.parent_run in found:
+            found[each.id] = each
+    return list(found.values())[1:]
+
+
+def _account(run: Run, tx: Tx, pending: dict[str, list[str]], prices: Prices) -> dict[str, Any]:
     return as_json_in_full(run, delivery_of(run, tx), effects_of(run, tx)) | {
         "approvals": pending.get(run.id, []),
         "root": run.root,
         "created_at": iso(run.created_at),
         "call": run.ask.call or None,
+        "cached_tokens": run.usage.cached,
+        "cost": cost(run, prices),
     }
 
 

@@ -19,10 +19,12 @@ from retinue.app.looking import Looking
 from retinue.app.mending import Mending
 from retinue.app.operator import Operator
 from retinue.app.rights import Rights
+from retinue.app.servers import Servers
 from retinue.app.sessions import Sessions
 from retinue.app.steering import Steering
 from retinue.app.talking import Talking
 from retinue.app.vacancy import vacate, workplaces
+from retinue.app.watchers import Watchers
 from retinue.app.wiring import Question, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.approval import Policy
@@ -43,14 +45,16 @@ from retinue.runtime import control
 from retinue.runtime.announce import clear_all
 from retinue.runtime.quarantine import take_up
 from retinue.runtime.recover import descendants, put_back, release, resume
+from retinue.runtime.watch import catch_up
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.worktree import Worktrees
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.frontmatter import with_paths, with_prompt
+from retinue.store.skills import SkillFolders
 from retinue.store.trust import Trust
 
 
-class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Mending):
+class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Watchers, Mending):
     """What every surface speaks to: run, send, wait, cancel, list, show."""
 
     def __init__(
@@ -76,6 +80,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         self._ledger = SqliteLedger(config.home / "ledger.db", listen=self._heard)
         chance, redact = system_chance(), Redactor(config.secrets())
         self._log = Log(config.home, redact, chance)
+        self.mcp = Servers(config, table, chance)
         self.operator = Operator(config, now=chance.now)
         store = LoggedStore(config.home / "sessions", chance, self._log)
         Sessions.__init__(self, store, self._ledger, chance, self._lives, redact)
@@ -84,6 +89,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         self.agents = DefinitionCatalogue(
             user_dir=config.agents_dir, inline=config.agents, trust=self.trust, ceiling=config.ceiling
         )
+        self.skills = SkillFolders(user_dir=config.skills_dir, trust=self.trust)
         self._worktrees = Worktrees(
             config.home / "worktrees",
             held=lambda scope: self._ports.shell(scope),  # noqa: PLW0108  (the ports are not there yet)
@@ -95,10 +101,11 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             agents=self.agents,
             ledger=self._ledger,
             engine=self._engine,
-            driver=Gateway(drivers_of(config), chance),
+            driver=Gateway(drivers_of(config, self._commands, redact), chance),
             chance=chance,
-            tools=table,
+            tools=self.mcp.tools(),
             files=GuardedFiles,
+            skills=lambda agent, at: self.skills.all(at, foreign=not self.agents.knows(agent)),
             shell=self._commands.shell,
             level=self._commands.level,
             minimum=Level(config.sandbox_minimum),
@@ -140,6 +147,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         with suppress(RetinueError, OSError):  # what cannot be written down now is found by the next start
             await put_back(self._ports)
         await self._ports.driver.close()
+        await self.mcp.close()
         await self._ledger.close()
         self.store.close()
         self._log.flush()
@@ -196,7 +204,8 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         if self._beside is not None:
             await self._beside.outlived(self._owner_is_alive)
         if ref is None:
-            return await take_up(await self.interrupted(), self._ports)
+            taken = await take_up(await self.interrupted(), self._ports)
+            return [*taken, *await catch_up(self._ports)]
         run = await self.find_run(ref)
         async with self.turns.of(run.session_id):
             return await self._resumed(await self.find_run(run.id))

@@ -3,8 +3,9 @@
 from abc import ABC, abstractmethod
 from typing import Any
 
-from retinue.domain.agent import NAME, as_json
+from retinue.domain.agent import NAME, Exposure, as_json
 from retinue.domain.rule import Verdict
+from retinue.domain.skill import Skill
 from retinue.ports import Tool
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.definitions import native
@@ -21,6 +22,12 @@ class Cast(ABC):
     ) -> list[tuple[Tool, Verdict]]:
         """Every known tool with the verdict of the one gate."""
 
+    @abstractmethod
+    async def skills_of(
+        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+    ) -> list[tuple[Skill, Verdict]]:
+        """Every skill there is for an agent, with the word of its scope."""
+
     def agents_json(self, at: str | None = None, *, hidden: bool = False) -> list[dict[str, Any]]:
         """Those that can be chosen where somebody works; with `hidden` also those that people are not shown."""
         return [as_json(each) for each in self.agents.all(at) if hidden or each.agent.ui_visible]
@@ -31,10 +38,14 @@ class Cast(ABC):
             raise self.agents.missing(name)
         defined = self.agents.get(name, at)
         judged = {tool.spec.name: verdict for tool, verdict in await self.tools(agent=name, at=at)}
+        exposed = defined.agent.tool_exposure is not Exposure.TOOLS
+        skills = await self.skills_of(agent=name, at=at) if exposed else []
         return {
             **native(defined.agent, whole=True),
             "sources": dict(defined.sources),
             "clipped": list(defined.clipped),
             "offered": [tool for tool, verdict in judged.items() if verdict.ok],
             "withheld": {tool: verdict.rule for tool, verdict in judged.items() if not verdict.ok},
+            "skills": [skill.plugin for skill, verdict in skills if verdict.ok],
+            "skills_withheld": {skill.plugin: verdict.rule for skill, verdict in skills if not verdict.ok},
         }

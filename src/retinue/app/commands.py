@@ -26,6 +26,7 @@ class Commands:
         self._most = Level(said)
         self._env = config.env
         self._records = config.home / "cells"
+        self._homes = config.home / "programs"
 
     async def level(self) -> Level:
         return await self._probe.level()
@@ -47,6 +48,13 @@ class Commands:
         from retinue.sandbox.watch import swept
 
         return [note for _, notes in swept(str(self._records)) for note in notes]
+
+    @cached_property
+    def hosting(self):
+        """For agents that are programs themselves."""
+        from retinue.sandbox.hosting import Hosting
+
+        return Hosting(self._probe, self._env, homes=str(self._homes), records=str(self._records))
 
     @cached_property
     def _probe(self):

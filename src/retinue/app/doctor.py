@@ -6,6 +6,7 @@ import stat
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from retinue.app.wiring import check_model
 from retinue.config import Config
@@ -79,6 +80,29 @@ def the_definitions(broken: Sequence[BadDefinition], agents: Sequence[Agent]) ->
             for error in broken
         ),
     ]
+
+
+def the_servers(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
+    """Programs that bring tools: whether they are there, and what was trusted of them."""
+    return [_server(row) for row in rows]
+
+
+def _server(row: Mapping[str, Any]) -> Finding:
+    who, trust = f"MCP server {row['name']}", f"retinue mcp trust {row['name']}"
+    if not row["found"]:
+        do = "install it, or write its whole path in the configuration: its tools fail until then"
+        return Finding(level="bad", what=f"{who}: there is no program {row['command'][0]}", do=do)
+    if row["changed"]:
+        what = f"{who}: refused, because not what was trusted any more: {', '.join(row['changed'])}"
+        return Finding(level="warn", what=what, do=f"look at them, and trust them again or not: {trust}")
+    if row["left_out"]:
+        what = f"{who}: left out, because the name is taken: {', '.join(row['left_out'])}"
+        return Finding(level="warn", what=what, do="call the server otherwise in the configuration")
+    if not row["trusted"]:
+        do = f"look at what it offers, and trust it: {trust}"
+        return Finding(level="warn", what=f"{who}: nothing of it is trusted, so it brings no tools", do=do)
+    count = len(row["trusted"])
+    return Finding(level="ok", what=f"{who}: {count} tool{'' if count == 1 else 's'}")
 
 
 def the_ledger(path: Path) -> list[Finding]:

@@ -15,7 +15,7 @@ from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Isolation
-from retinue.errors import BadDefinition, NobodyHere, NotFound, Refused, Usage
+from retinue.errors import BadDefinition, NotFound, Refused, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Ports
 from retinue.runtime.leaving import known
@@ -25,6 +25,8 @@ from retinue.runtime.send import send
 from retinue.runtime.spawn import begin, spawn
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
+
+COMMAND = "command"
 
 
 class Giving(ABC):
@@ -36,10 +38,6 @@ class Giving(ABC):
     _ports: Ports
     _ledger: SqliteLedger
     _ledger_seen: bool
-
-    @abstractmethod
-    async def awaited(self, run: Run) -> list[str]:
-        """The ids of what a run, or one it asked for, waits for a person with."""
 
     @abstractmethod
     async def answered(
@@ -72,6 +70,7 @@ class Giving(ABC):
         owner: str | None = None,
         key: str = "",
         door: str = "cli",
+        trigger: str = COMMAND,
     ) -> Run:
         """Everything that can be wrong is found before anything is written. With `owner`, another process works it.
         `isolation` and `writable` are said of a new session's workspace, instead of what the definition says. With a
@@ -87,7 +86,7 @@ class Giving(ABC):
             going_on := await self.answered(chosen, text, model=model, owner=owner, key=key)
         ):
             return going_on
-        typed = text is None
+        typed, known_before = text is None, chosen is not None
         if chosen is None:
             if text is None or not text.strip():
                 raise Usage(
@@ -103,14 +102,14 @@ class Giving(ABC):
             agent=chosen.agent,
             task=text,
             typed=typed,
-            session=chosen.id,
+            session=chosen.id if known_before else None,
             door=door,
             label=label,
             model=model,
             thinking=thinking,
             deadline_seconds=timeout,
             role=Role.PRIMARY,
-            trigger="command",
+            trigger=trigger,
         )
         return await send(ask, chosen, self._ports, owner=owner)
 
@@ -129,9 +128,13 @@ class Giving(ABC):
         model: str | None = None,
         timeout: float | None = None,  # noqa: ASYNC109  (the run's deadline, not this call's)
         label: str = "",
+        trigger: str = COMMAND,
+        key: str = "",
     ) -> Run:
         """A child of a session, with its own copy of the definition. A `workspace` that a person names is theirs to
-        give: the child reads it, whatever its parent could hand on."""
+        give: the child reads it, whatever its parent could hand on. `trigger` says what set it off; what is set off from
+        within a conversation, by a slash command or a key, leaves its result in the inbox. With a `key`, the same wish
+        given twice is one run."""
         if not text.strip():
             raise Usage("there is nothing to do: give the child's task as TEXT")
         above = await self.store.find(parent)
@@ -147,13 +150,14 @@ class Giving(ABC):
         placed = _placed(about, workspace, isolation, writable)
         await self._ledger_opens()
         ask = Ask(
-            key=f"once:{self._ports.chance.uuid()}",
+            key=key or f"once:{self._ports.chance.uuid()}",
             agent=agent,
             task=text,
             requester=above.key,
             door="PersistentAgent",
             source="subagent",
-            trigger="command",
+            trigger=trigger,
+            inbox="" if trigger == COMMAND else above.id,
             label=label or description,
             model=model,
             deadline_seconds=timeout,
@@ -212,7 +216,6 @@ class Giving(ABC):
 
     async def _words(self, session: Session, text: str | None) -> str:
         """The task: what was given, else what a person typed at the end of the file. Held is found here."""
-        await self._not_asking(session)
         if await self._worked_here(session):
             if text is None:
                 raise Usage(f"{session.slug} is at work: give the text to queue behind it")
@@ -227,16 +230,6 @@ class Giving(ABC):
                 return last.text
         where = f"{session.path}/session.md"
         raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
-
-    async def _not_asking(self, session: Session) -> None:
-        """A conversation that waits for a person's yes goes on with that first; more words would only wait behind it."""
-        runs = await self._ledger.look(lambda tx: tx.runs(status=[Status.WAITING], session=session.id))
-        for run in runs:
-            if not run.aside and (waiting := await self.awaited(run)):
-                raise NobodyHere(
-                    f"{session.slug} waits for an approval: `retinue approvals show {waiting[0]}`, then "
-                    f"`retinue approvals answer {waiting[0]} allow` or deny"
-                )
 
     async def _worked_here(self, session: Session) -> bool:
         runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))

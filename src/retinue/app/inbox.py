@@ -1,16 +1,20 @@
 """What a person sees of the results that agents leave each other, and does with them."""
 
+from operator import itemgetter
 from typing import Any
 
-from retinue.domain.announcement import Delivery, as_json, error, report
+from retinue.domain.announcement import Delivery, as_json, block, error, harmless, report
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Run, Status, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
+from retinue.domain.watch import Interjection, inbox_row, words_of
 from retinue.errors import Conflict, NotFound, Usage
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import LIVE, heard, nonce
+from retinue.runtime.announce import heard, nonce
 from retinue.runtime.inbox import Row, rows, waiting
+from retinue.runtime.interject import dismiss, named
+from retinue.runtime.send import LIVE
 from retinue.store.files import FileStore
 
 PERSON = "person"
@@ -19,6 +23,9 @@ RECENT = 50
 PASSED = "-passed"
 """What the id of a result that was announced before gets when a person passes it on as well."""
 PASSED_ON = "A person passes on to you what {agent} found:"
+SAID_OF_YOU = "A person passes on to you what {agent}, who watches, says about your work:"
+RESULT = {"kind": "result", "severity": None, "reason": None, "suggestion": None, "interrupts": None}
+"""What only interjections say."""
 
 Shown = dict[str, Any]
 
@@ -37,15 +44,27 @@ class Inbox:
         def step(tx: Tx) -> list[Shown]:
             told = [each for each in tx.deliveries(session=of) if each.state is not Delivered.PENDING]
             found = [*_waiting(of, tx), *rows(told[max(0, len(told) - recent) :], tx)]
-            return [_shown(row, tx) for row in sorted(found, key=lambda row: row[0].id, reverse=True)]
+            shown = [(row[0].id, _shown(row, tx)) for row in found]
+            words = {each.id: each for each in tx.interjections(session=of, limit=recent)}
+            words |= {each.id: each for each in tx.interjections(session=of, open_=True)}
+            shown += [(name, inbox_row(each, tx.run(each.run))) for name, each in words.items()]
+            return [row for _, row in sorted(shown, key=itemgetter(0), reverse=True)]
 
         return await self._ports.ledger.look(step)
 
     async def unheard(self) -> int:
-        """How many results wait to be heard of."""
-        return await self._ports.ledger.look(
-            lambda tx: len(tx.deliveries(state=[Delivered.PENDING], answers=False))
-        )
+        """How many results wait to be heard of, and words of watchers to be read."""
+
+        def step(tx: Tx) -> int:
+            results = tx.deliveries(state=[Delivered.PENDING], answers=False)
+            return len(results) + len(tx.interjections(open_=True))
+
+        return await self._ports.ledger.look(step)
+
+    async def dismiss(self, ref: str, *, by: str = PERSON) -> Shown:
+        """What a watcher said is set aside."""
+        said = await dismiss(ref, self._ports, by=by)
+        return await self._ports.ledger.look(lambda tx: inbox_row(said, tx.run(said.run)))
 
     async def drain_inbox(self, session: str | None = None) -> list[Shown]:
         """A person has read them: they are not announced to a model any more. What an open call waits for stays."""
@@ -59,13 +78,16 @@ class Inbox:
             now = [tx.delivery(each.id) or each for each in pending]
             return [_shown(row, tx) for row in rows([each for each in now if each.taken_by == PERSON], tx)]
 
-        return await self._ports.ledger.look(step)
+        words = await self._ports.ledger.look(lambda tx: tx.interjections(session=of, open_=True))
+        return [*await self._ports.ledger.look(step), *[await self.dismiss(each.id) for each in words]]
 
     async def promote(self, ref: str) -> Shown:
         """Puts a result into the conversation that asked for it, as words that a person passes on and that say whose
         they are; what stands there already is not written again. `ref` is the id of a row, of its run, or an unambiguous
-        beginning of that."""
+        beginning of that. What a watcher said is passed on in the same way."""
         ports = self._ports
+        if word := await ports.ledger.look(lambda tx: named(ref, tx)):
+            return await self._passed_on(word)
         delivery, run = await ports.ledger.look(lambda tx: _named(ref, tx))
         session = await ports.store.find(delivery.session)
         pending = delivery.state is Delivered.PENDING and not delivery.answers
@@ -79,7 +101,7 @@ class Inbox:
         async with ports.store.open(session) as talk:
             if talk.typed().strip():
                 raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
-            before = await self._passed(delivery, session)
+            before = await self._passed(delivery.id, session)
             if before is None:
                 await talk.append(said)
                 await talk.rest()
@@ -88,10 +110,29 @@ class Inbox:
         entry = {"entry": before or said.id, "already": before is not None}
         return await ports.ledger.look(lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | entry)
 
-    async def _passed(self, delivery: Delivery, session: Session) -> str | None:
-        """The entry in which a person passed this result on before. The file says so, of any length: what was taken out
-        of it may be passed on again."""
-        ids = (delivery.id, f"{delivery.id}{PASSED}")
+    async def _passed_on(self, word: Interjection) -> Shown:
+        ports = self._ports
+        session = await ports.store.find(word.session)
+        said = Said(
+            id=word.id,
+            by="user",
+            text=f"{SAID_OF_YOU.format(agent=word.agent)}\n{block(harmless(words_of(word)), nonce(ports))}",
+            at=iso_seconds(ports.chance.now()),
+            origin=f"agent:{word.agent}",
+        )
+        async with ports.store.open(session) as talk:
+            if talk.typed().strip():
+                raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
+            before = await self._passed(word.id, session)
+            if before is None:
+                await talk.append(said)
+                await talk.rest()
+        return await self.dismiss(word.id) | {"entry": said.id, "already": before is not None}
+
+    async def _passed(self, name: str, session: Session) -> str | None:
+        """The entry in which a person passed this on before. The file says so, of any length: what was taken out of it
+        may be passed on again."""
+        ids = (name, f"{name}{PASSED}")
         async for portion in self.store.portions(session):
             for entry in portion:
                 if isinstance(entry, Said) and entry.id in ids:
@@ -112,7 +153,14 @@ def _waiting(session: str | None, tx: Tx) -> list[Row]:
 def _shown(row: Row, tx: Tx) -> Shown:
     """With the conversation that hears of it."""
     asker = tx.run(row[0].ask.parent_run or "")
-    return as_json(*row) | {"for": asker and asker.slug}
+    slug = asker.slug if asker is not None else _hears(row[1], tx)
+    return as_json(*row) | {"for": slug} | RESULT
+
+
+def _hears(delivery: Delivery | None, tx: Tx) -> str | None:
+    """Who hears of what a person asked for, beside a conversation."""
+    runs = tx.runs(session=delivery.session, limit=1) if delivery is not None else []
+    return runs[0].slug if runs else None
 
 
 def _named(ref: str, tx: Tx) -> tuple[Delivery, Run]:

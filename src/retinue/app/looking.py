@@ -1,21 +1,26 @@
 """Looking at runs: which there are, what became of each, and waiting for one."""
 
+import asyncio
 import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
 
 from retinue.app.beside import Beside
+from retinue.app.motion import moving, moving_in
 from retinue.app.sessions import LIVE
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.deed import as_json as deed_as_json
 from retinue.domain.event import Event
-from retinue.domain.run import ENDS, Run, Status, Waiting
+from retinue.domain.run import Run, Status
 from retinue.engine.local import LocalEngine
 from retinue.errors import NotFound, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Tx
 from retinue.store.files import FileStore
+
+MOMENT_SECONDS = 0.25
 
 
 class Looking:
@@ -29,13 +34,20 @@ class Looking:
     async def wait(self, run_id: str) -> Run:
         """Until nothing of its tree goes on: it has ended, or needs a person."""
         while True:
-            await self._engine.wait(run_id)
+            await self._stirs(await self.find_run(run_id))
             run = await self.find_run(run_id)
-            stands = run.status in (Status.WAITING, *ENDS)
+            stands = run.status is not Status.RUNNING
             if stands and not await self._ledger.look(partial(moving_in, run.root)):
                 await self._all_heard()
                 return await self.find_run(run_id)
             await self._engine.change()
+
+    async def _stirs(self, run: Run) -> None:
+        """Until it has ended or been put aside. One that waits its turn is looked at again after a moment: whoever it
+        stands behind may have begun to wait for a person."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(MOMENT_SECONDS if run.status is Status.QUEUED else None):
+                await self._engine.wait(run.id)
 
     async def _all_heard(self) -> None:
         """What a daemon said up to now has been heard here."""
@@ -107,13 +119,7 @@ class Looking:
 
     async def moving(self) -> bool:
         """Whether anything goes on, here or elsewhere, or will once there is room on the disk."""
-
-        def step(tx: Tx) -> bool:
-            waiting = tx.runs(status=[Status.WAITING])
-            going_on = tx.runs(status=[Status.QUEUED, Status.RUNNING], limit=1)
-            return bool(going_on) or any(run.waiting_for is Waiting.DISK for run in waiting)
-
-        return await self._ledger.look(step)
+        return await self._ledger.look(moving)
 
 
 def delivery_of(run: Run, tx: Tx) -> dict[str, Any] | None:
@@ -127,10 +133,3 @@ def effects_of(run: Run, tx: Tx) -> list[dict[str, Any]]:
 
 def _cut_off(deed: Deed, run: Run) -> bool:
     return deed.progress is Progress.STARTED and run.status.final
-
-
-def moving_in(root: str, tx: Tx) -> int:
-    """How many runs of a tree go on by themselves; those that wait for room on the disk do, once there is some."""
-    waiting = tx.runs(status=[Status.WAITING], root=root)
-    going_on = sum(tx.count(status, root=root) for status in (Status.QUEUED, Status.RUNNING))
-    return going_on + sum(run.waiting_for is Waiting.DISK for run in waiting)

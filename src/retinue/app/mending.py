@@ -17,8 +17,10 @@ from retinue.app.doctor import (
     the_ledger,
     the_machine,
     the_sandbox,
+    the_servers,
 )
 from retinue.app.log import log_line
+from retinue.app.servers import Servers
 from retinue.config import Config
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
@@ -69,6 +71,7 @@ class Mending(ABC):
     config: Config
     store: FileStore
     agents: DefinitionCatalogue
+    mcp: Servers
     _ports: Ports
     _ledger: SqliteLedger
     _commands: Commands
@@ -81,6 +84,7 @@ class Mending(ABC):
             await self._commands.level(), await self._commands.lacks(), self._ports.minimum
         )
         findings += the_definitions(self.agents.broken(), [each.agent for each in self.agents.all()])
+        findings += the_servers(self.mcp.rows())
         state = the_ledger(self._ledger.path)
         if repair and any(one.level == "bad" for one in state):
             state = await self._ledger_mended(state)

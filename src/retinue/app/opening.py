@@ -38,7 +38,7 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
     sweep()
     with nullcontext() if keeps else forgotten() as place:
         if place is not None:
-            settings = replace(settings, home=place, keeps=False)
+            settings = replace(settings, home=place, keeps=False, models_home=settings.models)
         async with _closing(App(settings, tools, ask or nobody)) as app:
             yield app
 

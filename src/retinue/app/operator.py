@@ -10,6 +10,7 @@ from typing import Any
 from retinue.app.log import log_line
 from retinue.config import Config, load
 from retinue.domain.ceiling import OPERATOR, ceiling_of
+from retinue.domain.price import Prices
 from retinue.domain.rule import below
 from retinue.domain.run import iso
 from retinue.domain.scope import Bounds
@@ -34,6 +35,12 @@ class Operator:
         self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
         self._stamps = self._looked()
         self._bounds = bounds_of(config)
+        self._prices = config.prices
+
+    def prices(self) -> Prices:
+        """What tokens cost, as it stands in the file now."""
+        self()
+        return self._prices
 
     def __call__(self) -> Bounds:
         stamps = self._looked()
@@ -48,6 +55,7 @@ class Operator:
             if self._broken:
                 self._broken = False
                 self._say(READ_AGAIN)
+            self._prices = now.prices
             self._bounds = bounds_of(replace(self._config, deny=now.deny, ceiling=now.ceiling))
         return self._bounds
 

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
+from retinue.app.motion import ahead
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.ceiling import Ceiling
@@ -12,10 +13,11 @@ from retinue.domain.level import Level
 from retinue.domain.rule import Globs, Verdict
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.domain.skill import Skill
 from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
 from retinue.ports import Ports, Store, Tool, Tx
 from retinue.runtime import control, guard
-from retinue.runtime.prepare import definition, held, scope_of
+from retinue.runtime.prepare import definition, held, scope_of, skilled
 
 DEFAULT_AGENT = "general"
 
@@ -47,7 +49,19 @@ class Rights:
             return await held(own, self._ports)
         here = at or str(Path.cwd())
         about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, here).agent
-        return await held(compile_scope(about, Ground(root=here), self._ports.bounds()), self._ports)
+        own = compile_scope(about, Ground(root=here), self._ports.bounds())
+        return await held(skilled(own, about.name, here, self._ports), self._ports)
+
+    async def skills_of(
+        self, *, agent: str | None = None, session: str | None = None, at: str | None = None
+    ) -> list[tuple[Skill, Verdict]]:
+        """Every skill there is for an agent or a session where it works, with the word of its scope."""
+        scope = await self.scope(agent=agent, session=session, at=at)
+        name, place = agent or DEFAULT_AGENT, at or str(Path.cwd())
+        if session is not None:
+            chosen = await self._sessions.find(session)
+            name, place = chosen.agent, chosen.workspace.meant
+        return [(each, scope.skill(each)) for each in self._ports.skills(name, place)]
 
     async def scope_json(self, session: str) -> dict[str, Any]:
         """What `scope show` prints: everything that applies to a session, and whose word it is."""
@@ -66,6 +80,12 @@ class Rights:
             "tools": {"allow": scope.tools.allow, "deny": scope.tools.deny},
             "capabilities": {"allow": scope.capabilities.allow, "deny": scope.capabilities.deny},
             "agents": {"allow": scope.agents.allow, "deny": scope.agents.deny},
+            "skills": {
+                "exposure": str(scope.exposure),
+                "allow": scope.skills.allow,
+                "deny": scope.skills.deny,
+                "has": [each.plugin for each in scope.shelf],
+            },
             "operator_denies": {"tools": scope.operator.deny},
             "ceilings": [each.facts() for each in scope.ceilings if _says_something(each)],
             "lifted": {"read": scope.lifted.read, "write": scope.lifted.write},
@@ -164,11 +184,11 @@ class Rights:
         return now is not None and now.owner in (self._ports.owner, self._ports.worker())
 
     async def awaited(self, run: Run) -> list[str]:
-        """The ids of what a run, or one it asked for, waits for a person with."""
+        """The ids of what a run, one it asked for, or one that it stands behind waits for a person with."""
         return [each.id for each in await self._ports.ledger.look(lambda tx: _pending(run, tx))]
 
     async def asked_in(self, run: Run) -> list[Approval]:
-        """What a run and those it asked for wait for a person with, the oldest first."""
+        """What a run, those it asked for and those it stands behind wait for a person with, the oldest first."""
         await control.expire(self._ports, alive=self._owner_lives, adopt=False)
         return await self._ports.ledger.look(lambda tx: _pending(run, tx))
 
@@ -178,8 +198,11 @@ class Rights:
 
 
 def _pending(run: Run, tx: Tx) -> list[Approval]:
-    tree = {each.id for each in tx.runs(root=run.root)} if run.root == run.id else {run.id}
-    return [each for each in tx.approvals(state=[State.PENDING]) if each.run in tree]
+    """Of its own tree; of a run that waits its turn also what those before it wait with."""
+    runs: set[str] = set()
+    for each in (run, *ahead(run, tx)):
+        runs |= {below.id for below in tx.runs(root=each.root)} if each.root == each.id else {each.id}
+    return [each for each in tx.approvals(state=[State.PENDING]) if each.run in runs]
 
 
 def approvals_json(approvals: Sequence[Approval]) -> list[dict[str, Any]]:
@@ -191,6 +214,7 @@ def _says_something(ceiling: Ceiling) -> bool:
         ceiling.tools,
         ceiling.capabilities,
         ceiling.agents,
+        ceiling.skills,
         ceiling.read,
         ceiling.write,
         ceiling.deny or None,

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.app.change import told
-from retinue.app.looking import moving_in
+from retinue.app.motion import ahead, moving_in
 from retinue.app.sessions import LIVE
 from retinue.app.steering import entry_for
 from retinue.app.turns import Turns
@@ -21,14 +21,14 @@ from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.engine.local import LocalEngine
-from retinue.errors import Conflict, NotFound, Usage
+from retinue.errors import Conflict, NotFound, Refused, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime.spawn import begin
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
 from retinue.store.page import Span
 from retinue.store.window import WINDOW
-from retinue.tools.doors.agents_message import behind, reported
+from retinue.tools.doors.agents_message import CREATE, LATEST, LATEST_OR_CREATE, behind, reported
 
 HTTP = "http"
 """The door of what programs say."""
@@ -82,7 +82,14 @@ class Talking(ABC):
 
     @abstractmethod
     async def start(
-        self, text: str | None, *, session: str | None = None, key: str = "", door: str = "cli"
+        self,
+        text: str | None,
+        *,
+        agent: str | None = None,
+        session: str | None = None,
+        workspace: str | None = None,
+        key: str = "",
+        door: str = "cli",
     ) -> Run: ...
 
     @abstractmethod
@@ -106,12 +113,58 @@ class Talking(ABC):
 
     async def message(self, ref: str, message: Message) -> tuple[Run, dict[str, Any]]:
         """The run that answers it, and what became of that so far. Whoever stops waiting stops nothing else."""
-        if not message.content.strip():
-            raise Usage("the content is empty: say something")
-        if len(message.key) > MOST_KEY or not message.key.isprintable():
-            raise Usage(f"a key is at most {MOST_KEY} characters that can be seen")
-        session = await self.named(ref)
-        run = await self._said(session, message)
+        _sayable(message)
+        return await self._told(await self._said(await self.named(ref), message), message)
+
+    async def address(
+        self, agent: str, message: Message, *, session: str, workspace: str | None = None
+    ) -> tuple[Run, dict[str, Any]]:
+        """The same to an agent: in its latest conversation, in a new one, or in one that is named and is its own. The
+        workspace is that of a new one."""
+        _sayable(message)
+        self.reachable(agent, workspace)
+        async with self.turns.of(f"agent {agent}"):
+            chosen = await self._conversation(agent, session, message)
+            if chosen is not None:
+                run = await self._said(chosen, message)
+            else:
+                key = f"{KEYED}{message.key}" if message.key else ""
+                place = _folder(workspace)
+                run = await self.start(message.content, agent=agent, workspace=place, key=key, door=HTTP)
+        return await self._told(run, message)
+
+    def reachable(self, agent: str, workspace: str | None = None) -> None:
+        """NotFound where there is no such agent; Refused where the configuration denies it, or no list shows it."""
+        self.agents.ensure_general()
+        if not NAME.fullmatch(agent):
+            raise self.agents.missing(agent)
+        self._not_denied(agent)
+        if not self.agents.get(agent, _folder(workspace)).agent.ui_visible:
+            raise Refused(f"Agent not accessible: {agent}: its definition says ui_visible: false")
+
+    async def _conversation(self, agent: str, wanted: str, message: Message) -> Session | None:
+        """Which one is meant; None: a new one. A key means the one that the first message with it went to."""
+        key = f"{KEYED}{message.key}"
+        if message.key and (first := await self._ports.ledger.look(lambda tx: tx.run_by_key(key))):
+            if first.agent != agent:
+                raise _taken(message.key, first)
+            return await self.store.find(first.session_id)
+        if wanted == CREATE:
+            return None
+        if wanted in (LATEST, LATEST_OR_CREATE):
+            found = await self.store.sessions(agent=agent, children=False)
+            if not found and wanted == LATEST:
+                raise NotFound(f"No existing session for agent {agent}: {LATEST_OR_CREATE} begins one")
+            return await self.store.find(found[0].path) if found else None
+        try:
+            chosen = await self.named(wanted)
+        except NotFound as missing:
+            raise NotFound(f"Session not found: {missing}") from missing
+        if chosen.agent != agent:
+            raise Conflict(f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s")
+        return chosen
+
+    async def _told(self, run: Run, message: Message) -> tuple[Run, dict[str, Any]]:
         seconds = float(self._ports.limits.deadline(message.timeout))
         if message.wait and not await self._ports.ledger.look(lambda tx: behind(run, tx)):
             with suppress(TimeoutError):
@@ -119,7 +172,8 @@ class Talking(ABC):
                     await self._at_rest(run)
         now = await self.find_run(run.id)
         facts = await reported(now, self._ports, wait=message.wait, seconds=seconds, later=LATER)
-        return now, facts | (await self._asking(now) if message.wait else {})
+        asks = message.wait or now.status is Status.QUEUED
+        return now, facts | (await self._asking(now) if asks else {})
 
     async def _said(self, session: Session, message: Message) -> Run:
         async with self.turns.of(session.id):
@@ -154,7 +208,7 @@ class Talking(ABC):
         """A key that stands for something else is a mistake of whoever gives it."""
         if run.session_id == session.id and words == self.redact(message.content):
             return run
-        raise Conflict(f"the key {message.key!r} was given for another message: run {run.id} in {run.slug}")
+        raise _taken(message.key, run)
 
     async def _undraft(self, session: Session, content: str) -> None:
         """What was kept while a person typed the beginning of this is part of it: it is not said twice."""
@@ -164,7 +218,8 @@ class Talking(ABC):
             await self.store.draft(session, "")
 
     async def _asking(self, run: Run) -> dict[str, Any]:
-        """What a run that waits for a person says meanwhile: for words, or for what only a person can decide."""
+        """What a run that waits for a person says meanwhile: for words, or for what only a person can decide. So does
+        one that waits its turn behind such a run."""
         if not run.status.live:
             return {}
         questions = await self.questions(run)
@@ -175,6 +230,8 @@ class Talking(ABC):
         says = [
             APPROVAL.format(id=each.id, agent=each.agent, tool=each.tool) for each in await self.asked_in(run)
         ]
+        for above in await self._ports.ledger.look(partial(ahead, run)):
+            questions += await self.questions(above)
         for below in await self._ports.ledger.look(partial(_spoken_to, run)):
             words = [each.told() for each in questions if each.run == below.id]
             says.append(
@@ -201,9 +258,22 @@ class Talking(ABC):
         return bool(await self.asked_in(run) or await self._ports.ledger.look(partial(_spoken_to, run)))
 
 
+def _sayable(message: Message) -> None:
+    if not message.content.strip():
+        raise Usage("the content is empty: say something")
+    if len(message.key) > MOST_KEY or not message.key.isprintable():
+        raise Usage(f"a key is at most {MOST_KEY} characters that can be seen")
+
+
+def _taken(key: str, run: Run) -> Conflict:
+    return Conflict(f"the key {key!r} was given for another message: run {run.id} in {run.slug}")
+
+
 def _spoken_to(run: Run, tx: Tx) -> list[Run]:
-    """Those that a run asked for and that wait for words of a person, the oldest first."""
-    waiting = reversed(tx.runs(status=[Status.WAITING], root=run.root)) if run.root == run.id else ()
+    """Those that wait for words of a person, of the ones that a run asked for, or that one before it in its
+    conversation did; the oldest first."""
+    roots = [each.root for each in (run, *ahead(run, tx)) if each.root == each.id]
+    waiting = [each for root in roots for each in reversed(tx.runs(status=[Status.WAITING], root=root))]
     return [each for each in waiting if each.waiting_for is Waiting.PERSON and each.id != run.id]
 
 

@@ -1,13 +1,17 @@
 """Configuration becomes ports: which adapter stands behind each need."""
 
 import importlib
+import os
+import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 
+from retinue.app.commands import Commands
 from retinue.config import Config, Provider
 from retinue.domain.agent import Agent
 from retinue.domain.model import model_for
 from retinue.domain.outcome import Fetched
+from retinue.domain.program import PROGRAMS
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status
 from retinue.domain.turn import Model
@@ -21,6 +25,7 @@ from retinue.runtime.recover import release
 from retinue.runtime.room import freed
 from retinue.runtime.send import claim
 from retinue.runtime.stopwatch import Interruptions
+from retinue.runtime.watch import Watching
 from retinue.runtime.work import broken, work
 from retinue.tools.table import built_in
 
@@ -59,6 +64,7 @@ def orders(
         interrupted=lambda: heed(ports, interruptions),
         woken=woken,
         release=released,
+        watched=Watching(ports).look,
     )
 
 
@@ -69,7 +75,7 @@ def _parked(run: Run, ports: Ports, alive: Callable[[str], bool]) -> bool:
     return run.status is Status.WAITING and (ours or not alive(run.owner))
 
 
-def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
+def drivers_of(config: Config, commands: Commands, redact: Redactor) -> dict[str, Callable[[Model], Driver]]:
     """Each driver is imported when a model of it is first asked."""
 
     def openai(model: Model) -> Driver:
@@ -87,7 +93,37 @@ def drivers_of(config: Config) -> dict[str, Callable[[Model], Driver]]:
 
         return Scripted(Path(model.name))
 
-    return {"openai": openai, "anthropic": anthropic, "scripted": scripted}
+    def local(model: Model) -> Driver:
+        from retinue.drivers.local.driver import Local
+        from retinue.drivers.local.process import ModelProcess, command
+        from retinue.drivers.local.weights import known, place
+
+        weights = known(model.name)
+        return Local(weights.name, ModelProcess(command(place(config.models, weights), weights.sha256)))
+
+    def program(model: Model) -> Driver:
+        from retinue.drivers.cli.access import access
+        from retinue.drivers.cli.driver import SPEECHES, Cli
+
+        reached = access(SPEECHES[model.driver], model.settings, *_known(config))
+        return Cli(model, commands.hosting, reached, redact)
+
+    return {
+        "openai": openai,
+        "anthropic": anthropic,
+        "scripted": scripted,
+        "local": local,
+        **dict.fromkeys(PROGRAMS, program),
+    }
+
+
+def _known(config: Config) -> tuple[dict[str, str], dict[str, str]]:
+    """The variables that a program may be given keys from, and where whose models are served if not at their makers'."""
+    ours, theirs = config.providers.openai, config.providers.anthropic
+    keys = {"OPENAI_API_KEY": ours.key, "ANTHROPIC_API_KEY": theirs.key, "CODEX_API_KEY": ours.key}
+    known = {**{name: str(key) for name, key in keys.items() if key}, **config.env}
+    both = {"openai": ours, "anthropic": theirs}
+    return known, {maker: each.base_url for maker, each in both.items() if not each.is_default}
 
 
 def _address(model: Model, provider: Provider, env: Mapping[str, str]) -> tuple[str, str]:
@@ -162,11 +198,31 @@ def check_model(model: Model, config: Config) -> None:
                 f"the script {model.name} is not a file: scripted:FILE plays replies from a JSON file"
             )
         return
+    if model.driver == "local":
+        _check_weights(model.name, config.models)
+        return
+    if model.driver in PROGRAMS:
+        kind = PROGRAMS[model.driver]
+        if shutil.which(kind.binary, path=config.env.get("PATH", os.defpath)) is None:
+            raise BadConfig(
+                f"{kind.binary} is not installed here, or not on the PATH: install it with `{kind.install}`"
+            )
+        return
     if model.driver not in ("openai", "anthropic"):
         raise BadConfig(f"the driver {model.driver} of {model.full} is not available here")
     provider = config.providers.openai if model.driver == "openai" else config.providers.anthropic
     if not provider.key and provider.is_default and not own_server(model):
         raise BadConfig(f"{model.full} needs a key: set {model.driver.upper()}_API_KEY")
+
+
+def _check_weights(name: str, home: Path) -> None:
+    from retinue.drivers.local.weights import EXTRA, known, there, usable
+
+    weights = known(name)
+    if not there(home, weights):
+        raise BadConfig(f"the weights of local:{name} are not here: `retinue models pull {name}` brings them")
+    if not usable(home, weights):
+        raise BadConfig(EXTRA)
 
 
 async def later(question: str, _options: Sequence[str]) -> str:

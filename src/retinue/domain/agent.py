@@ -106,6 +106,8 @@ class Agent:
     shell_commands: ShellCommands | None = None
     workspace: WorkspacePolicy = WorkspacePolicy()
     exits: tuple[str, ...] | None = None
+    interrupts: bool = False
+    """As a watcher it may end the turn that it watches."""
     limits: Mapping[str, float] = field(default_factory=dict[str, float])
     ceiling: Mapping[str, Any] | None = None
     extends: str | None = None

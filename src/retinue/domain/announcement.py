@@ -196,15 +196,20 @@ def as_json(run: Run, delivery: Delivery | None = None) -> dict[str, Any]:
         "summary": run.text if run.status is Status.DONE else None,
         "error": None if run.status.live or run.status is Status.DONE else error(run),
         "timestamp": iso(run.ended_at or run.started_at or run.created_at),
-        "stats": {
-            "turns": run.turns,
-            "toolCalls": run.tool_calls,
-            "inputTokens": run.usage.input,
-            "outputTokens": run.usage.output,
-            "durationMs": run.duration_ms,
-        },
+        "stats": stats(run),
         "delivery": delivery and str(delivery.state),
         "transcript": run.path,
+    }
+
+
+def stats(run: Run | None) -> dict[str, Any]:
+    """What it took; nothing, of a run that is not known any more."""
+    return {
+        "turns": run.turns if run else 0,
+        "toolCalls": run.tool_calls if run else 0,
+        "inputTokens": run.usage.input if run else 0,
+        "outputTokens": run.usage.output if run else 0,
+        "durationMs": run.duration_ms if run else None,
     }
 
 

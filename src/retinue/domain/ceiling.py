@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from retinue.domain.glob import first_match
 from retinue.domain.rule import Globs, Rule, absolute
+from retinue.domain.skill import Skill
 from retinue.domain.tmp import elsewhere, inside
 
 Wish = Literal["read", "write"]
@@ -23,6 +24,7 @@ class Ceiling:
     tools: Globs | None = None
     capabilities: Globs | None = None
     agents: Globs | None = None
+    skills: Globs | None = None
     read: Globs | None = None
     """Absolute patterns, as all of a ceiling's paths."""
     write: Globs | None = None
@@ -50,6 +52,11 @@ class Ceiling:
     def agent(self, name: str) -> str | None:
         verdict = Rule(allow=self.agents).verdict(name)
         return None if verdict.ok else f"{self}'s agents: {verdict.rule}"
+
+    def skill(self, skill: Skill) -> str | None:
+        verdict = Rule(allow=self.skills).verdict(skill.plugin)
+        objection = None if verdict.ok else f"{self}'s skills: {verdict.rule}"
+        return objection or self.denied(skill.file) or self.denied(skill.cli)
 
     def path(self, real: str, wish: Wish, *, own_tmp: bool = True) -> str | None:
         """The objection to a file, or None. `own_tmp`: a pattern of /tmp means a folder of the agent's own, which
@@ -82,7 +89,7 @@ class Ceiling:
             "paths": {"read": self.read, "write": self.write, "deny": self.deny},
             "writable": self.writable,
             "network": self.network,
-        }
+        } | ({} if self.skills is None else {"skills": self.skills})
 
 
 def ceiling_of(said: Mapping[str, Any] | None, *, by: str, root: str) -> Ceiling:
@@ -94,6 +101,7 @@ def ceiling_of(said: Mapping[str, Any] | None, *, by: str, root: str) -> Ceiling
         tools=_globs(facts.get("tools")),
         capabilities=_globs(facts.get("capabilities")),
         agents=_globs(facts.get("agents")),
+        skills=_globs(facts.get("skills")),
         read=_paths(paths.get("read"), root),
         write=_paths(paths.get("write"), root),
         deny=_paths(paths.get("deny"), root) or (),

@@ -2,7 +2,9 @@
 
 import re
 import shlex
+from collections.abc import Mapping
 from contextlib import suppress
+from types import MappingProxyType
 
 from retinue.domain.agent import ShellCommands
 from retinue.domain.glob import matches
@@ -29,15 +31,19 @@ def _flat(text: str) -> str:
     return " ".join(text.split())
 
 
-def need_not_ask(command: str, rules: ShellCommands | None) -> Verdict:
+def need_not_ask(
+    command: str, rules: ShellCommands | None, known: Mapping[str, str] = MappingProxyType({})
+) -> Verdict:
     """A pattern without a blank names a program, one with blanks the whole line. Only a line of one program, found
-    by its bare name, and plain words can be spoken for; `*` speaks for everything."""
+    by its bare name, and plain words can be spoken for; `*` speaks for everything. `known` are programs by their paths,
+    each with the name that patterns have for it."""
     allowed = (rules and rules.allow) or ()
     if not allowed:
         return Verdict(ok=False, rule="no shell_commands grant it in advance")
     if ANYTHING in allowed:
         return Verdict(ok=True, rule="shell_commands allow *")
     words = command.split()
+    words[:1] = [known.get(each, each) for each in words[:1]]
     if not words or not command.isascii() or not _PLAIN.fullmatch(command) or "/" in words[0]:
         return Verdict(ok=False, rule="shell_commands speak only for one program and plain words")
     line = " ".join(words)

@@ -22,6 +22,10 @@ Kind = Literal[
     "approval.asked",
     "approval.answered",
     "session.changed",
+    "watch.started",
+    "watch.ended",
+    "interjection.posted",
+    "interjection.dismissed",
 ]
 
 

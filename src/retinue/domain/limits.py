@@ -17,6 +17,10 @@ class Limits:
     idle_seconds: float = 300
     approval_seconds: float = 86_400
     resume_window_seconds: float = 86_400
+    watch_quiet_seconds: float = 2
+    """How long a conversation at work must be quiet before those who watch it are told."""
+    watch_runs_per_hour: int = 60
+    """Of one watcher."""
 
     def deadline(self, asked: float | None) -> float:
         """How long a run may take: nothing asked is the default, 0 is the maximum, never infinity."""

@@ -3,6 +3,7 @@
 import re
 
 from retinue.domain.agent import Agent, Kind
+from retinue.domain.program import DEFAULT, PROGRAMS
 from retinue.domain.turn import Model
 from retinue.errors import BadConfig
 
@@ -12,6 +13,7 @@ DRIVERS: dict[str, str] = {
     "anthropic": "anthropic",
     "scripted": "scripted",
     "local": "local",
+    **{name: name for name in PROGRAMS},
 }
 """What people write before the colon, and the driver it means."""
 
@@ -23,7 +25,8 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
 
 NO_MODEL = (
     "no model is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or name one with --model, "
-    "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE)"
+    "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE); without a key, "
+    "`retinue models pull` brings a small demonstration model"
 )
 
 
@@ -33,6 +36,11 @@ def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
             f"agent {agent.name} is external: it is reached at its own address, which cannot be done yet"
         )
     driver, name = _chosen(agent, override, default)
+    if driver in PROGRAMS and agent.exits:
+        raise BadConfig(
+            f"agent {agent.name} ends its runs by exits ({', '.join(agent.exits)}), and {driver} cannot call them: "
+            "take `exits` out of the definition, or use another driver"
+        )
     return Model(
         driver=driver,
         name=name,
@@ -63,15 +71,16 @@ def _chosen(agent: Agent, override: str | None, default: str | None) -> tuple[st
     if override:
         driver, name = split(override)
         return driver or _guessed(name, fallback), name
+    own = _own(agent)
+    if own is not None and own in PROGRAMS:
+        return own, _plain(agent.model) or DEFAULT
     if agent.model:
-        own = _own(agent)
         if own is not None and agent.model.partition(":")[0] not in DRIVERS:
             return own, agent.model
         driver, name = split(agent.model)
         return driver or _guessed(name, fallback), name
     if default is None:
         raise BadConfig(NO_MODEL)
-    own = _own(agent)
     if own is not None and own != fallback:
         raise BadConfig(
             f"agent {agent.name} uses the driver {agent.driver} but names no model, and the default model is {default}: "
@@ -79,6 +88,12 @@ def _chosen(agent: Agent, override: str | None, default: str | None) -> tuple[st
         )
     driver, name = split(default)
     return driver or _guessed(name, None), name
+
+
+def _plain(model: str | None) -> str:
+    """What a program calls a model: it knows no drivers."""
+    head, _, name = (model or "").partition(":")
+    return name if head in DRIVERS else model or ""
 
 
 def _own(agent: Agent) -> str | None:

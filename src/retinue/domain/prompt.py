@@ -3,6 +3,7 @@
 from collections.abc import Iterable, Sequence
 
 from retinue.domain.agent import Agent
+from retinue.domain.skill import FILE, SHELL, Skill
 
 DEFAULT_BASE = (
     "You are a capable assistant working on the user's machine through tools. "
@@ -29,6 +30,8 @@ LISTING = "agents_list"
 MAX_AGENTS = 50
 """So many other agents are named in a prompt."""
 MAX_INTRODUCTION = 240
+MAX_PURPOSE = 1000
+"""Characters of a skill's description: it says when to use it."""
 
 
 def base(agent: Agent | None) -> str:
@@ -46,6 +49,7 @@ def system_prompt(
     *,
     depth: int = 0,
     task: str = "",
+    skills: Sequence[Skill] = (),
     others: Sequence[Agent] = (),
     doors: Sequence[str] = (),
 ) -> str:
@@ -60,6 +64,8 @@ def system_prompt(
     shown = [(name, text) for name, text in tools if not name.startswith(SYSTEM_PREFIX)]
     if shown:
         sections.append(tools_section(shown))
+    if skills:
+        sections.append(skills_section(skills))
     if others and doors:
         sections.append(agents_section(others, doors, more=LISTING in {name for name, _ in shown}))
     return "\n\n".join(section.strip("\n") for section in sections)
@@ -79,6 +85,16 @@ def tools_section(tools: Sequence[tuple[str, str]]) -> str:
     return "Available tools:\n" + "\n".join(f"- {name}: {short(text)}" for name, text in tools)
 
 
+def skills_section(skills: Sequence[Skill]) -> str:
+    """What each is for, and where its text and its command are: the model reads the one and runs the other."""
+    lines = [
+        f"- {each.plugin}: {_cut(each.description, MAX_PURPOSE)}\n  {FILE}: {each.file}\n  CLI: {each.cli}"
+        for each in skills
+    ]
+    listed = "\n".join(lines)
+    return f"Available CLI skills:\n{listed}\n\nUse a skill through {SHELL}: read its {FILE} first, then run its CLI."
+
+
 def agents_section(others: Sequence[Agent], doors: Sequence[str], *, more: bool = True) -> str:
     """Who else there is, and how to ask them. A long list is cut, and says by how much; `more`: it can be had whole."""
     lines = [f"- {each.name}: {_introduced(each)}" for each in others[:MAX_AGENTS]]
@@ -94,7 +110,13 @@ def agents_section(others: Sequence[Agent], doors: Sequence[str], *, more: bool 
 def _introduced(agent: Agent) -> str:
     """Its title and what it is for, on one line that no definition makes longer than this."""
     told = " - ".join(" ".join(part.split()) for part in (agent.display_name, agent.description) if part)
-    return f"{told[: MAX_INTRODUCTION - 1]}…" if len(told) > MAX_INTRODUCTION else told or agent.name
+    return _cut(told, MAX_INTRODUCTION) or agent.name
+
+
+def _cut(text: str, most: int) -> str:
+    """On one line, and no longer than this."""
+    flat = " ".join(text.split())
+    return f"{flat[: most - 1]}…" if len(flat) > most else flat
 
 
 def short(text: str) -> str:

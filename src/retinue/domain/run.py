@@ -91,9 +91,15 @@ class Usage:
 
     input: int = 0
     output: int = 0
+    cached: int = 0
+    """Of the input, what came from the provider's cache."""
 
     def __add__(self, other: "Usage") -> "Usage":
-        return Usage(input=self.input + other.input, output=self.output + other.output)
+        return Usage(
+            input=self.input + other.input,
+            output=self.output + other.output,
+            cached=self.cached + other.cached,
+        )
 
 
 CALL = "call:"
@@ -136,6 +142,8 @@ class Ask:
     """What set it off: a tool, a command, a slash command, a key."""
     ceilings: tuple[Ceiling, ...] = ()
     """What those above could hand on, for a run in a session that is not their child."""
+    inbox: str = ""
+    """Where no run asked: the session beside which a person did. Its end is left in that session's inbox."""
 
     @property
     def call(self) -> str:

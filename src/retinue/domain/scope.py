@@ -2,20 +2,22 @@
 
 import hashlib
 import json
-from collections.abc import Hashable, Iterable
-from dataclasses import dataclass, field, fields
-from operator import attrgetter
+from collections.abc import Iterable
+from dataclasses import dataclass, field
 from typing import Any, Self
 
 from retinue.domain import command
-from retinue.domain.agent import Agent, Paths, Role, ShellCommands
+from retinue.domain.agent import Agent, Exposure, Paths, Role, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
 from retinue.domain.change import replace
+from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.exits import EXITS
 from retinue.domain.glob import first_match, matches
 from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal, named
+from retinue.domain.skill import SHELL, Skill, folders
 from retinue.domain.tmp import TMP, elsewhere, inside, is_a_place
+from retinue.domain.watch import INTERJECT
 
 DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
 """What a child is denied when nobody says otherwise (seed 000)."""
@@ -26,26 +28,6 @@ DEFAULT_WRITE: Globs = (f"{TMP}/**",)
 NO_SCOPE = "no_scope_config"
 """The word for a child whose preset.md lost its paths."""
 
-ALWAYS_CLOSED: Globs = (
-    "**/.git/hooks/**", "**/.git/config", "**/.git/config.worktree", "**/.git/commondir", "**/.git/modules/**/config",
-    "**/.git/modules/**/hooks/**", "**/.gitconfig", "**/.config/git/**",
-    "**/.vscode/tasks.json", "**/.vscode/launch.json", "**/.idea/runConfigurations/**", "**/.zed/tasks.json",
-    "**/.bashrc", "**/.bash_profile", "**/.bash_login", "**/.bash_logout", "**/.profile", "**/.zshrc", "**/.zshenv",
-    "**/.zprofile", "**/.zlogin", "**/.config/fish/**", "**/.config/autostart/**", "**/.config/systemd/**",
-    "**/.ssh/**", "**/.gnupg/**", "**/.aws/**", "**/.netrc", "**/.git-credentials", "**/.pgpass",
-    "**/.docker/config.json", "**/.kube/**", "**/.npmrc", "**/.pypirc",
-    "**/.config/gcloud/**", "**/.config/gh/**", "/proc/**", "/sys/**", "/dev/**", "/etc/shadow", "/etc/gshadow",
-)  # fmt: skip
-"""Never opened for an agent, whatever its scope says; Retinue's own home is added at run time."""
-
-
-GUARDED: Globs = (
-    "**/.git", "**/.github/workflows/**", "**/.gitlab-ci.yml", "**/.circleci/**", "**/.husky/**", "**/.githooks/**",
-    "**/.vscode/**", "**/.idea/**", "**/.zed/**", "**/.devcontainer/**", "**/.envrc", "**/.mcp.json",
-    "**/.claude/**", "**/.cursor/**", "**/.codex/**", "**/.gemini/**", "**/.retinue/**",
-)  # fmt: skip
-"""Readable, and never changed without a person's yes to just that: other programs obey what stands there."""
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scope:
@@ -55,6 +37,10 @@ class Scope:
     tools: Rule = Rule()
     capabilities: Rule = Rule()
     agents: Rule = Rule()
+    skills: Rule = Rule()
+    exposure: Exposure = Exposure.TOOLS
+    shelf: tuple[Skill, ...] = ()
+    """The skills it has: their folders are open to it for reading, and to no one else."""
     operator: Rule = Rule()
     """The operator's denied tools: beats everything, `system_` included."""
     exits: Globs = ()
@@ -83,6 +69,8 @@ class Scope:
     orchestrates: bool = False
     leaf: bool = False
     """It starts nobody, whatever its definition says."""
+    watches: bool = False
+    """It sits beside another session, and has the tool by which watchers speak."""
     configured: bool = True
     """False for a child whose preset lost its paths: then no path is in scope."""
     commands: ShellCommands | None = None
@@ -99,11 +87,14 @@ class Scope:
             return Verdict(ok=False, rule=f"operator {verdict.rule}")
         if name.startswith(SYSTEM_PREFIX):
             return Verdict(ok=True, rule="the runtime's own")
-        own = Rule(deny=self.tools.deny) if name in self.exits else self.tools
+        given = name in self.exits or (self.watches and name == INTERJECT)
+        own = Rule(deny=self.tools.deny) if given else self.tools
         if not (verdict := own.verdict(name)).ok:
             return Verdict(ok=False, rule=f"tools: {verdict.rule}")
         if name in EXITS:
             return self._exit(name)
+        if name == INTERJECT:
+            return Verdict(ok=self.watches, rule="it watches" if self.watches else "only for those who watch")
         tagged = tuple(capabilities)
         for capability in tagged:
             if not (verdict := self.capabilities.verdict(capability)).ok:
@@ -112,11 +103,6 @@ class Scope:
             if objection := ceiling.tool(name, tagged):
                 return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule="in scope")
-
-    @property
-    def bearing(self) -> Hashable:
-        """All that a judgement on a tool can depend on: what is the same for siblings in the same place."""
-        return _bearing(self)
 
     def _exit(self, name: str) -> Verdict:
         """It touches nothing, so nothing above can have anything against it."""
@@ -133,6 +119,33 @@ class Scope:
                 return Verdict(ok=False, rule=objection)
         return Verdict(ok=True, rule="in scope")
 
+    def skill(self, skill: Skill) -> Verdict:
+        """Whether this agent has a skill. Its folder is the operator's, so no ceiling's paths bind it: `skills` does."""
+        if self.exposure is Exposure.TOOLS:
+            return Verdict(ok=False, rule="tool_exposure is tools")
+        if not (verdict := self.skills.verdict(skill.plugin)).ok:
+            return Verdict(ok=False, rule=f"skills: {verdict.rule}")
+        objections = (each.skill(skill) for each in self.ceilings)
+        if objection := next(filter(None, (*objections, *map(self._closed, (skill.file, skill.cli)))), None):
+            return Verdict(ok=False, rule=objection)
+        if not self.configured:
+            return Verdict(ok=False, rule=NO_SCOPE)
+        if self.unheld or not self.tool(SHELL).ok:
+            return Verdict(ok=False, rule=f"it has no {SHELL} to use it with")
+        return Verdict(ok=True, rule=verdict.rule)
+
+    def having(self, skills: Iterable[Skill]) -> Self:
+        """The same rights, and those of these skills that it may have."""
+        return replace(self, shelf=tuple(each for each in skills if self.skill(each).ok))
+
+    def exposes(self, plugin: str) -> Verdict:
+        """Whether a plugin's tools are offered as tools."""
+        if plugin and self.exposure is Exposure.SKILLS:
+            return Verdict(ok=False, rule="tool_exposure is skills, and it is a plugin's")
+        if plugin in (each.plugin for each in self.shelf):
+            return Verdict(ok=False, rule=f"it has the skill {plugin} instead")
+        return Verdict(ok=True, rule="exposed")
+
     def hands_on(self, door: str) -> bool:
         """Whether this agent may start others through a door: below the top only where its definition says so, by the
         door's name or by its role."""
@@ -142,10 +155,13 @@ class Scope:
 
     def path(self, real: str, wish: Wish = "read") -> Verdict:
         """`real` is the name of the file that was opened, never the name that was asked for."""
-        if shut := self.shut(real):
+        if shut := self.shut(real, wish):
             return Verdict(ok=False, rule=shut)
         if not self.configured:
             return Verdict(ok=False, rule=NO_SCOPE)
+        if own := self._skilled(real, wish):
+            objection = next(filter(None, (each.denied(real) for each in self.ceilings)), None)
+            return Verdict(ok=objection is None, rule=objection or f"skill {own}")
         private = self.private(real)
         if wish == "write" and not self.writable and not private:
             return Verdict(ok=False, rule="the workspace is read-only")
@@ -162,23 +178,35 @@ class Scope:
 
     def private(self, name: str) -> bool:
         """Whether a name is in the agent's own /tmp: not in a workspace or a place below /tmp that a pattern names."""
-        return bool(self.tmp) and inside(name) and not is_a_place(name, self.root, (*self.read, *self.write))
+        return bool(self.tmp) and inside(name) and not is_a_place(name, self.root, self._named())
+
+    def _named(self) -> Globs:
+        return (*self.read, *self.write, *folders(self.shelf))
 
     def patterns(self, wish: Wish, name: str) -> Globs:
         """Those that speak for a name: `/tmp/**` speaks only for the agent's own /tmp."""
-        said = self.read if wish == "read" else self.write
+        said = self.read + folders(self.shelf) if wish == "read" else self.write
         shared = inside(name) and self.root != TMP and not self.private(name)
         return elsewhere(said) if shared else said
 
-    def shut(self, real: str) -> str | None:
+    def shut(self, real: str, wish: Wish = "read") -> str | None:
         """The rule that closes a place whatever allows it, or None."""
+        if closed := self._closed(real):
+            return closed
+        hit = first_match(self.house, real)
+        if hit is None or (self.made and matches(below(self.root), real)):
+            return None
+        return None if self._skilled(real, wish) else f"always closed {hit}"
+
+    def _skilled(self, real: str, wish: Wish) -> str | None:
+        """The pattern of the skill's folder that a place is in, if it is one of this agent's and is only to be read."""
+        return first_match(folders(self.shelf), real) if self.shelf and wish == "read" else None
+
+    def _closed(self, real: str) -> str | None:
         for globs, word in ((self.closed, "always closed"), (self.deny, "deny")):
             if hit := first_match(globs, real, ignore_case=True):
                 return f"{word} {hit}"
-        hit = first_match(self.house, real)
-        return (
-            None if hit is None or (self.made and matches(below(self.root), real)) else f"always closed {hit}"
-        )
+        return None
 
     def command(self, text: str) -> Verdict:
         """Whether a command may be run at all; where it runs, and what it reaches there, is the sandbox's business."""
@@ -207,7 +235,9 @@ class Scope:
         )
 
     def grants_command(self, text: str) -> Verdict:
-        return command.need_not_ask(text, self.commands)
+        """The command of a skill goes by the skill's name, if the folder is the user's, which no agent writes."""
+        own = {each.cli: each.plugin for each in self.shelf if each.source == "user"}
+        return command.need_not_ask(text, self.commands, own)
 
     def plus(self, real: str, wish: Wish) -> Self:
         """The same rights and this one file: a person allowed it, once."""
@@ -229,7 +259,7 @@ class Scope:
             deny=self.deny + paths,
             operator=Rule(deny=self.operator.deny + tools),
             agents=replace(self.agents, deny=self.agents.deny + agents),
-        )
+        ).having(self.shelf)
 
     @property
     def hash(self) -> str:
@@ -256,6 +286,10 @@ class Scope:
             "ceilings": [each.facts() for each in self.ceilings],
             "lifted": [self.lifted.read, self.lifted.write],
         } | ({"exits": self.exits} if self.exits else {})
+        if self.watches:
+            facts["watches"] = True
+        if self.exposure is not Exposure.TOOLS:
+            facts["skills"] = [self.exposure, self.skills.facts(), [each.as_json() for each in self.shelf]]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
@@ -285,6 +319,7 @@ class Ground:
     depth: int = 0
     leaf: bool = False
     """It was started to do one thing itself: it starts nobody."""
+    watches: bool = False
     ceilings: tuple[Ceiling, ...] = ()
     """Of the sessions above, outermost first."""
     lifted: Paths = field(default_factory=Paths)
@@ -294,11 +329,7 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
     """A definition without paths means the workspace, but for a child it means nothing: a child's paths were written
     into its preset, and one that lost them is not to gain by it."""
     root, paths, most = ground.root, agent.paths or Paths(), _placed(bounds.ceiling, ground.root)
-    granted = absolute(paths.write, root) if paths.write is not None else DEFAULT_WRITE
-    if not ground.tmp:
-        granted = tuple(each for each in granted if each not in DEFAULT_WRITE)
-    if ground.made and paths.write is None:
-        granted = (*granted, below(root))  # made for this agent alone: what it writes there disturbs nobody
+    granted = _granted(paths, ground)
     unsaid = paths.write is None and (agent.paths is not None or not ground.child)
     kept = not ground.child and below(root) in (ground.lifted.write or ())
     write = (below(root), *granted) if unsaid or kept else granted
@@ -307,6 +338,8 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         tools=Rule(allow=agent.tool_allow, deny=agent.tool_deny or ()),
         capabilities=Rule(allow=agent.capability_allow, deny=agent.capability_deny or ()),
         agents=Rule(allow=agent.agent_allow, deny=(agent.agent_deny or ()) + bounds.deny_agents),
+        skills=Rule(allow=agent.skill_allow, deny=agent.skill_deny or ()),
+        exposure=agent.tool_exposure,
         operator=Rule(deny=bounds.deny_tools),
         exits=agent.exits or (),
         read=read + tuple(each for each in DEFAULT_WRITE if each in write),
@@ -323,12 +356,22 @@ def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Sc
         writable=ground.writable,
         depth=ground.depth,
         leaf=ground.leaf,
+        watches=ground.watches,
         orchestrates=Role.ORCHESTRATOR in agent.roles,
         configured=not ground.child or agent.paths is not None,
         commands=agent.shell_commands,
         ceilings=(most, *ground.ceilings),
         lifted=ground.lifted,
     )
+
+
+def _granted(paths: Paths, ground: Ground) -> Globs:
+    granted = absolute(paths.write, ground.root) if paths.write is not None else DEFAULT_WRITE
+    if not ground.tmp:
+        granted = tuple(each for each in granted if each not in DEFAULT_WRITE)
+    if ground.made and paths.write is None:
+        granted = (*granted, below(ground.root))  # made for it alone: what it writes there disturbs nobody
+    return granted
 
 
 def _placed(ceiling: Ceiling, root: str) -> Ceiling:
@@ -357,13 +400,3 @@ def handed_on(agent: Agent, scope: Scope, *, by: str) -> Ceiling:
 
 def _own(scope: Scope, patterns: Globs) -> Globs:
     return patterns if scope.configured else ()
-
-
-_OF_PLACES = frozenset(
-    {
-        "read", "write", "granted", "deny", "closed", "guarded", "house", "root", "made", "label", "tmp",
-        "writable", "configured", "commands", "lifted",
-    }
-)  # fmt: skip
-"""What rules say of files and commands: no tool is offered or kept back for them."""
-_bearing = attrgetter(*(each.name for each in fields(Scope) if each.name not in _OF_PLACES))

@@ -12,7 +12,7 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.run import iso
 from retinue.domain.workspace import Workspace
 
-RESERVED = frozenset({"ask", "leaf", "role", "trigger"})
+RESERVED = frozenset({"ask", "leaf", "role", "trigger", "watches"})
 """Attributes that the runtime goes by: nobody else sets them."""
 SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
 MAX_SLUG = 80

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any
 
 from retinue.domain.run import Usage
+from retinue.domain.scope import Scope
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
 
@@ -39,6 +40,10 @@ class Request:
     memo: dict[str, Any]
     """The driver's own scratch, kept with the resident conversation: what it encoded once it finds here again.
     A conversation that was read anew comes with an empty one."""
+    session: str = ""
+    """Whose turn it is: the session's id, for a driver that keeps something of its own for each."""
+    scope: Scope | None = None
+    """What a driver that acts by itself is held to."""
 
 
 class Stop(StrEnum):
@@ -59,6 +64,29 @@ class Wish:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Act:
+    """A call that whoever answers made by itself. It has happened: nothing here makes it, or makes it again."""
+
+    id: str
+    tool: str
+    args: str
+    """A JSON object."""
+    text: str = ""
+    """What came of it."""
+    ok: bool = False
+    ms: int = 0
+    over: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Step:
+    """Words on the way to a reply, and the calls that followed them."""
+
+    text: str
+    acts: tuple[Act, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
     """A finished reply. A stream that stopped without saying why never becomes one."""
 
@@ -71,6 +99,8 @@ class Reply:
     thoughts: tuple[str, ...] = ()
     cut: str = ""
     """Said when something was left out, such as an answer over the size cap."""
+    steps: tuple[Step, ...] = ()
+    """What a driver that acts by itself did before it came to these words."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,6 +111,8 @@ class Delta:
     thinking: str = ""
     calling: str = ""
     """A piece of a call's arguments. It shows that the model works, and goes no further than the gateway."""
+    act: Act | None = None
+    """A call that whoever answers makes by itself has begun, or is over."""
     discarded: bool = False
     waiting: str = ""
     """Why nothing comes: `rate limited, again in 3 s`, `model unreachable`."""

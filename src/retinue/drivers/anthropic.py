@@ -7,10 +7,11 @@ from typing import Any
 import msgspec
 
 from retinue.domain.run import Usage
+from retinue.domain.tool import spelled
 from retinue.domain.transcript import Called, Entry, Said
 from retinue.domain.turn import Delta, Model, Reply, Request, Stop
 from retinue.drivers.assembly import Assembly, Slot, count
-from retinue.drivers.grouping import Unit, tool_name
+from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
 from retinue.drivers.trouble import INCOMPLETE, by_name, quoted, trouble
 from retinue.drivers.wire import Place, Shape, body, encode, fields, not_an_object, plain
@@ -93,7 +94,7 @@ def _head(request: Request) -> bytes:
         thinking={"type": "enabled", "budget_tokens": budget} if budget else None,
         cache_control={"type": "ephemeral"},
         tools=[
-            {"name": spec.name, "description": spec.description, "input_schema": spec.schema}
+            {"name": spelled(spec.name), "description": spec.description, "input_schema": spec.schema}
             for spec in request.tools
         ]
         or None,
@@ -142,7 +143,7 @@ def _use(call: Called) -> dict[str, Any]:
     return {
         "type": "tool_use",
         "id": call.id,
-        "name": tool_name(call.tool),
+        "name": spelled(call.tool),
         "input": msgspec.Raw(plain(args).encode()),
     }
 
@@ -272,6 +273,7 @@ class _Reading:
                 self._usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
             ),
             output=count(self._usage, "output_tokens"),
+            cached=count(self._usage, "cache_read_input_tokens"),
         )
         return self._into.reply(self._stop, self._into.estimated(usage, sent=sent))
 

@@ -111,7 +111,8 @@ class Assembly:
 
     def estimated(self, usage: Usage, *, sent: int) -> Usage:
         """The provider's counts where they can be true, else our own estimate."""
-        return Usage(input=_plausible(usage.input, sent), output=_plausible(usage.output, self._size))
+        read = _plausible(usage.input, sent)
+        return Usage(input=read, output=_plausible(usage.output, self._size), cached=min(usage.cached, read))
 
     def _wishes(self, *, cut: bool) -> tuple[Wish, ...]:
         last = len(self.slots) - 1

@@ -3,10 +3,13 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from retinue.domain.chance import Chance
+from retinue.domain.program import PROGRAMS
 from retinue.domain.run import Reason
+from retinue.domain.tool import spelled
+from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.drivers.gate import Gate, Visit
 from retinue.drivers.trouble import Pause, Trouble
@@ -15,6 +18,9 @@ from retinue.errors import ModelFailed, RetinueError
 from retinue.ports import Driver
 
 MakeDriver = Callable[[Model], Driver]
+
+OF_PROGRAMS = Patience(idle=1800.0, progress=math.inf, total=math.inf, again=False)
+"""A program that acts by itself may be long at it, and what it did is not done twice: its run's deadline is its limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -65,9 +71,10 @@ class Gateway:
         turn = _Turn(self._settings, self._chance, self._gates.setdefault(key, Gate()), heard)
         while True:
             visit = await turn.admitted()
-            watch = Watch(self._patience, heard, visit.opened)
+            patience = OF_PROGRAMS if request.model.driver in PROGRAMS else self._patience
+            watch = Watch(patience, heard, visit.opened)
             try:
-                return await watch.over(driver.turn(request, watch.heard))
+                return _by_name(await watch.over(driver.turn(request, watch.heard)), request)
             except Trouble as trouble:
                 seconds = turn.failed(trouble, visit, watch)
             except ModelFailed:
@@ -183,6 +190,21 @@ class _Turn:
 
     def _elapsed(self) -> float:
         return self._clock() - self._began
+
+
+def _by_name(reply: Reply, request: Request) -> Reply:
+    """A call by the tool's own name, however the driver had to spell it to the model: of those that it has now, and of
+    those that it remembers from earlier in the conversation."""
+    names = {spec.name for spec in request.tools}
+    if all(wish.tool in names for wish in reply.wishes):
+        return reply
+    before = (entry.tool for entry in request.entries if isinstance(entry, Called))
+    meant = {spelled(name): name for name in (*before, *names)}
+    wishes = tuple(
+        wish if wish.tool in names else replace(wish, tool=meant.get(wish.tool, wish.tool))
+        for wish in reply.wishes
+    )
+    return replace(reply, wishes=wishes)
 
 
 _WAITS: Mapping[str, str] = {

@@ -1,6 +1,5 @@
 """Entries in the order providers demand: each reply, its calls, their results, then the words that follow."""
 
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -9,9 +8,6 @@ from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 NO_RESULT = "[no result of this call was kept]"
 ORPHAN = "[result of a call that is no longer here]"
 BLANK_RESULT = "(empty)"
-
-_UNSAFE = re.compile(r"[^A-Za-z0-9_-]")
-MAX_TOOL_NAME = 64
 
 
 @dataclass(slots=True, kw_only=True)
@@ -65,12 +61,6 @@ def units(entries: Sequence[Entry], start: int = 0) -> Iterator[Unit]:
             unit = Unit(start=at)
         _add(entry, unit)
     yield unit
-
-
-def tool_name(name: str) -> str:
-    """A name that providers accept, for calls of tools that never existed: one such call must not make
-    every later request invalid."""
-    return _UNSAFE.sub("_", name)[:MAX_TOOL_NAME] or "unknown"
 
 
 def _says_nothing(entry: Entry) -> bool:

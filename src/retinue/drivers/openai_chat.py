@@ -6,10 +6,11 @@ from typing import Any, cast
 import msgspec
 
 from retinue.domain.run import Usage
+from retinue.domain.tool import spelled
 from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Reply, Request, Stop
 from retinue.drivers.assembly import MAX_NAME, Assembly, Slot, count
-from retinue.drivers.grouping import Unit, tool_name
+from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
 from retinue.drivers.trouble import INCOMPLETE, PASSING, by_name, quoted, trouble
 from retinue.drivers.wire import Place, Shape, body, encode, fields, not_an_object
@@ -75,7 +76,7 @@ def _head(request: Request, limit: str) -> bytes:
         temperature=model.temperature,
         **{limit: model.max_tokens},
         reasoning_effort=model.thinking if model.thinking in EFFORTS else None,
-        tools=[_tool(spec.name, spec.description, spec.schema) for spec in request.tools] or None,
+        tools=[_tool(spelled(spec.name), spec.description, spec.schema) for spec in request.tools] or None,
     )
     head += b'"messages":['
     if request.system:
@@ -109,7 +110,7 @@ def _unit(unit: Unit, place: Place) -> Sequence[Mapping[str, Any]]:
 def _call(call: Called) -> dict[str, Any]:
     # Servers parse the arguments of old calls again: what is no JSON would make every later request invalid.
     args = "{}" if not_an_object(call.args) else call.args
-    return {"id": call.id, "type": "function", "function": {"name": tool_name(call.tool), "arguments": args}}
+    return {"id": call.id, "type": "function", "function": {"name": spelled(call.tool), "arguments": args}}
 
 
 class _Function(msgspec.Struct, gc=False):
@@ -193,7 +194,9 @@ class _Reading:
         if self._refusals and self._stop is not Stop.LENGTH:
             self._stop = Stop.REFUSED
         usage = Usage(
-            input=count(self._usage, "prompt_tokens"), output=count(self._usage, "completion_tokens")
+            input=count(self._usage, "prompt_tokens"),
+            output=count(self._usage, "completion_tokens"),
+            cached=count(_details(self._usage), "cached_tokens"),
         )
         return self._into.reply(self._stop, self._into.estimated(usage, sent=sent))
 
@@ -253,6 +256,12 @@ class _Reading:
             if call.index is not None:
                 self._by_index[call.index] = slot
         return slot
+
+
+def _details(usage: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """What the counts of the prompt are made of, where a server says it."""
+    found: Any = (usage or {}).get("prompt_tokens_details")
+    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _continues(slot: Slot, call: _Call, name: str) -> bool:

@@ -16,6 +16,8 @@ class Patience:
     idle: float
     progress: float
     total: float
+    again: bool = True
+    """Whether one that took too long is worth asking a second time."""
 
 
 class Watch:
@@ -75,8 +77,16 @@ class Watch:
         if self._opened is not None:
             self._opened()
             self._opened = None
+        if delta.waiting:
+            self._hear(delta)
+            return
         text = delta.text
         words = text or delta.thinking or delta.calling
+        if delta.act is not None:
+            self._word = now
+            self.told = True
+            self._hear(delta)
+            return
         if not words:
             return
         if not words.isspace():
@@ -101,5 +111,5 @@ class Watch:
         if when > now:
             self._handle = asyncio.get_running_loop().call_at(when, self._look)
         elif self._limit is not None:
-            self._trouble = Trouble(why, reason=Reason.INCOMPLETE, retry=retry)
+            self._trouble = Trouble(why, reason=Reason.INCOMPLETE, retry=retry and patience.again)
             self._limit.reschedule(now)

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -11,6 +11,10 @@ from retinue.errors import Cancelled, RetinueError
 
 POLL_SECONDS = 0.25
 """How often another process's slot, end or wish is looked for. Our own are known at once."""
+
+
+async def _nobody(_ended: Collection[str]) -> bool:
+    return False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +36,9 @@ class Orders:
     """Runs of ours that waited and may go on; asked for while one waits."""
     release: Callable[[], Awaitable[None]]
     """Frees what dead processes hold; asked for while something waits in the queue."""
+    watched: Callable[[Collection[str]], Awaitable[bool]] = _nobody
+    """Tells watchers what goes on; asked for while something does, and when something has ended, with what has. True:
+    there is more to tell them soon."""
 
 
 class LocalEngine:
@@ -52,6 +59,11 @@ class LocalEngine:
         """Runs that ended and whose end could not be written down, and why."""
         self._chores: set[asyncio.Task[None]] = set()
         self._claiming = False
+        self._over: set[str] = set()
+        """Runs that have ended, and those who watch were not told yet."""
+        self._watchers = False
+        """Whether somebody who watches is to hear something."""
+        self._telling = False
         self._timer: asyncio.TimerHandle | None = None
         self._sweeps = Sweeps()
         self._closed = False
@@ -167,6 +179,8 @@ class LocalEngine:
     def _finished(self, run_id: str) -> None:
         self._tasks.pop(run_id, None)
         self.stir()
+        self._over.add(run_id)
+        self._watch()
         if run_id in self._again:
             self._again.discard(run_id)
             self._cancelled.discard(run_id)
@@ -236,6 +250,9 @@ class LocalEngine:
             self._chore(self._interrupted())
         if self._parked or self._tasks:
             self._chore(self._resumed())
+        if (self._watchers or self._over or self._tasks) and not self._telling:
+            self._telling = True
+            self._chore(self._watched())
         if self._queue or self._tasks or self._parked:
             self._watch()
 
@@ -254,6 +271,16 @@ class LocalEngine:
         with suppress(RetinueError):
             for run_id in await self._told().unwanted():
                 self.cancel(run_id)
+
+    async def _watched(self) -> None:
+        over, self._over = self._over, set[str]()
+        try:
+            with suppress(RetinueError):
+                self._watchers = await self._told().watched(over)
+        finally:
+            self._telling = False
+        if self._watchers or self._over:
+            self._watch()
 
     async def _interrupted(self) -> None:
         with suppress(RetinueError):

@@ -104,6 +104,8 @@ def _row_damage(connection: sqlite3.Connection, path: Path) -> str | None:
         tx.events(limit=2**62)
         tx.deliveries()
         tx.approvals()
+        tx.watches()
+        tx.interjections()
     except Unreadable as error:
         return error.problem
     return None

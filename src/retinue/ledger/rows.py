@@ -20,7 +20,7 @@ FACTS = (
     "id", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
     "model", "thinking", "text", "error", "turns", "tool_calls", "input_tokens", "output_tokens", "attempts",
     "owner", "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside",
-    "wake_at", "exit", "made",
+    "wake_at", "exit", "made", "cached_tokens",
 )  # fmt: skip
 """Columns of the run's own fields, in the order of `facts_row`."""
 
@@ -81,6 +81,7 @@ def facts_row(run: Run) -> Row:
         _maybe_micros(run.wake_at),
         whole(run.exit),
         run.made,
+        run.usage.cached,
     )
 
 
@@ -105,7 +106,7 @@ def run_from(ask: str, facts: Sequence[Any], children: Iterable[str] = ()) -> Ru
         error=facts[14],
         turns=facts[15],
         tool_calls=facts[16],
-        usage=Usage(input=facts[17], output=facts[18]),
+        usage=Usage(input=facts[17], output=facts[18], cached=facts[32]),
         attempts=facts[19],
         owner=facts[20],
         scope_hash=facts[21],

@@ -14,8 +14,9 @@ from retinue.domain.change import replace
 from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
+from retinue.domain.watch import Interjection, Watch
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, deeds, deliveries, rows
+from retinue.ledger import approvals, deeds, deliveries, rows, watches
 from retinue.ledger.file import damaged
 
 T = TypeVar("T")
@@ -141,7 +142,7 @@ class SqliteTx:
         try:
             return look()
         except rows.DAMAGE as error:
-            raise damaged(self._path, "a delivery or a deed", error) from error
+            raise damaged(self._path, "a delivery, a deed or a watch", error) from error
 
     def approval(self, approval_id: str) -> Approval | None:
         found = [each for each in self.approvals(prefix=approval_id) if each.id == approval_id]
@@ -174,6 +175,18 @@ class SqliteTx:
 
     def deeds(self, run: str) -> list[Deed]:
         return self._whole(lambda: deeds.of(self._connection, run))
+
+    def set_watch(self, watch: Watch) -> None:
+        watches.put_watch(self._connection, watch)
+
+    def watches(self, **wishes: Any) -> list[Watch]:
+        return self._whole(lambda: watches.watches(self._connection, **wishes))
+
+    def set_interjection(self, said: Interjection) -> None:
+        watches.put_interjection(self._connection, said)
+
+    def interjections(self, **wishes: Any) -> list[Interjection]:
+        return self._whole(lambda: watches.interjections(self._connection, **wishes))
 
     def emit(self, event: Event) -> None:
         seq = self._connection.execute(_EMIT, rows.event_row(event)).lastrowid
@@ -241,6 +254,12 @@ class LookingTx(SqliteTx):
 
     def set_deed(self, deed: Deed) -> None:
         raise TypeError(f"a look only reads: use do to change the deed of {deed.call}")
+
+    def set_watch(self, watch: Watch) -> None:
+        raise TypeError(f"a look only reads: use do to change the watch {watch.id}")
+
+    def set_interjection(self, said: Interjection) -> None:
+        raise TypeError(f"a look only reads: use do to change the interjection {said.id}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

@@ -146,6 +146,8 @@ def closed(
         _unheard(ended, tx)
     if ended.ask.parent_run is not None:
         _post(ended, tx, ports, stirred, answers=run.awaited)
+    elif ended.ask.inbox:
+        _shelve(ended, tx, ports)
     if status not in (Status.DONE, Status.CANCELLED):
         _handed_over(ended, tx, ports, stirred)
     return ended
@@ -196,6 +198,23 @@ def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) 
         _answer(above, tx, ports, stirred)
     else:
         _announce(above, delivery, tx, ports, stirred)
+
+
+def _shelve(ended: Run, tx: Tx, ports: Ports) -> None:
+    """A person asked for it, and not the agent beside whose conversation they did: it lies in the inbox for them, and no
+    model hears of it unless they pass it on."""
+    at = ports.chance.now()
+    delivery = Delivery(
+        id=ports.chance.entry_id(),
+        run=ended.id,
+        by="",
+        session=ended.ask.inbox,
+        answers=False,
+        text=announcement(ended, nonce(ports)),
+        created_at=at,
+    )
+    tx.add_delivery(delivery.taken("person", at=at))
+    tx.emit(told("announcement.posted", ended, ports, delivery=delivery.id, to=delivery.session))
 
 
 def _silent(ended: Run) -> bool:

@@ -100,7 +100,7 @@ async def leave(wanted: Wanted, ports: Ports) -> Leave:
         return await _file(wanted, ports)
     if ports.policy is Policy.AUTO:
         return Leave(scope=scope, files=ports.files(scope))
-    await _asked(Question(wanted=wanted, resource=wanted.resource, why=_why(wanted)), ports)
+    await asked(Question(wanted=wanted, resource=wanted.resource, why=_why(wanted)), ports)
     return Leave(scope=scope, files=ports.files(scope), answer=Answer.ALLOW)
 
 
@@ -156,7 +156,7 @@ async def _file(wanted: Wanted, ports: Ports) -> Leave:
     granted = scope.grants_write(real) and wanted.tool.asks is not Asks.ALWAYS
     if granted or (ports.policy is Policy.AUTO and not scope.guards(real)):
         return Leave(scope=scope, files=files)
-    await _asked(Question(wanted=wanted, resource=real, why=_why_there(wanted, real, touch)), ports)
+    await asked(Question(wanted=wanted, resource=real, why=_why_there(wanted, real, touch)), ports)
     return Leave(scope=scope, files=files.only(real), answer=Answer.ALLOW)
 
 
@@ -181,7 +181,7 @@ async def _command(wanted: Wanted, ports: Ports) -> Leave:
     why = ALWAYS if spared or granted.ok else granted.rule
     if level is not Level.STRICT:
         why = f"the sandbox here is {level}, so every command asks"
-    await _asked(Question(wanted=wanted, resource=text, why=why, level=level, files=named), ports)
+    await asked(Question(wanted=wanted, resource=text, why=why, level=level, files=named), ports)
     return replace(leave, answer=Answer.ALLOW)
 
 
@@ -230,7 +230,7 @@ async def _more(wanted: Wanted, ports: Ports) -> Leave:
     named = await _named(resource, files, ports) if about.touch == "run" else ()
     reason = str(wanted.args.get("reason", ""))
     question = Question(wanted=wanted, resource=resource, why=reason, more=True, files=named)
-    approval = await _asked(question, ports)
+    approval = await asked(question, ports)
     return Leave(scope=scope, files=files, answer=approval.answer)
 
 
@@ -265,7 +265,7 @@ class Question:
         return digest_of(name, args, resource=self.resource, root=scope.root, scope=rights, files=files)
 
 
-async def _asked(question: Question, ports: Ports) -> Approval:
+async def asked(question: Question, ports: Ports) -> Approval:
     """Returns when a person has said yes to exactly this, and the yes is used up (unless it is kept for a later
     call). Asking is a row in the ledger: it outlives this process, and any surface can answer it."""
     if ports.policy is Policy.DENY:
@@ -313,7 +313,7 @@ def _retold(question: Question, last: Approval) -> Question:
 
 def _put(question: Question, tx: Tx, ports: Ports, now: datetime) -> Approval:
     wanted, caller = question.wanted, question.wanted.caller
-    asked = Approval(
+    put = Approval(
         id=ports.chance.entry_id(),
         run=caller.run.id,
         session=caller.session.id,
@@ -332,10 +332,10 @@ def _put(question: Question, tx: Tx, ports: Ports, now: datetime) -> Approval:
         asked_at=now,
         expires_at=now + timedelta(seconds=ports.limits.approval_seconds),
     )
-    tx.add_approval(asked)
-    facts = {"approval": asked.id, "tool": asked.tool, "resource": asked.resource}
+    tx.add_approval(put)
+    facts = {"approval": put.id, "tool": put.tool, "resource": put.resource}
     tx.emit(told("approval.asked", caller.run, ports, **facts))
-    return asked
+    return put
 
 
 def _said_no(question: Question, why: str) -> OutOfScope:

@@ -14,9 +14,10 @@ from retinue.domain.transcript import dangling
 from retinue.errors import Conflict, NotFound, RetinueError, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime import deeds
-from retinue.runtime.announce import CANCELLED, LIVE, Stirred, closed, rouse
+from retinue.runtime.announce import CANCELLED, Stirred, closed, rouse
 from retinue.runtime.desk import Desk
 from retinue.runtime.recover import unanswered
+from retinue.runtime.send import LIVE
 from retinue.runtime.telling import told
 
 ABORTING = "PersistentAgent"

@@ -2,8 +2,10 @@
 
 import asyncio
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import fields
 from functools import lru_cache
+from operator import attrgetter
 from time import perf_counter
 
 from retinue.domain.ceiling import Wish
@@ -21,6 +23,16 @@ from retinue.runtime import deeds
 from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, leave
 
 MOST_BEARINGS = 256
+_OF_PLACES = frozenset(
+    {
+        "read", "write", "granted", "deny", "closed", "guarded", "house", "root", "made", "label", "tmp",
+        "writable", "configured", "commands", "lifted",
+    }
+)  # fmt: skip
+"""What rules say of files and commands: no tool is offered or kept back for them. All else of a scope may count."""
+_bearing: Callable[[Scope], Hashable] = attrgetter(
+    *(each.name for each in fields(Scope) if each.name not in _OF_PLACES)
+)
 NOT_NAMED = "below the top a definition must name the tools that start agents"
 ASK_TOOL = "request_scope_expansion"
 ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without it."
@@ -28,12 +40,12 @@ ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without i
 
 def verdict(tool: Tool, scope: Scope) -> Verdict:
     """The one judgement on a tool, for the list and for the call alike."""
-    return _judgement(tool, scope, _known(scope.bearing))
+    return _judgement(tool, scope, _known(_bearing(scope)))
 
 
 def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
     """What the model is shown, in a stable order."""
-    known = _known(scope.bearing)
+    known = _known(_bearing(scope))
     return {name: tools[name] for name in sorted(tools) if _judgement(tools[name], scope, known).ok}
 
 
@@ -53,6 +65,10 @@ def _known(_bearing: Hashable) -> dict[str, tuple[Tool, Verdict]]:
 
 def _judge(tool: Tool, scope: Scope) -> Verdict:
     judged = scope.tool(tool.spec.name, tool.capabilities)
+    if judged.ok and tool.withheld:
+        return Verdict(ok=False, rule=tool.withheld)
+    if judged.ok and not (exposed := scope.exposes(tool.plugin)).ok:
+        return exposed
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
         return Verdict(ok=False, rule=NOT_NAMED)
     if judged.ok and tool.touch == "run" and scope.unheld:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 from retinue.domain.redact import Redactor, Veil
-from retinue.domain.turn import Delta
+from retinue.domain.turn import Act, Delta
 
 
 class Hearing:
@@ -27,8 +27,18 @@ class Hearing:
         elif delta.thinking:
             if shown := self._thought.shown(delta.thinking):
                 self._tell("thinking.delta", text=shown)
+        elif delta.act is not None:
+            self._act(delta.act)
         elif delta.waiting:
             self._tell("run.state", phase="model", note=self._redact(delta.waiting))
+
+    def _act(self, act: Act) -> None:
+        """A call that whoever answers makes by itself is told like any other."""
+        tool = self._redact(act.tool)
+        if act.over:
+            self._tell("tool.ended", tool=tool, call=act.id, ok=act.ok, ms=act.ms)
+        else:
+            self._tell("tool.started", tool=tool, call=act.id, args=self._redact(act.args))
 
     def finish(self) -> None:
         """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""

@@ -4,7 +4,8 @@ from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Run
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import LIVE, heard
+from retinue.runtime.announce import heard
+from retinue.runtime.send import LIVE
 
 Row = tuple[Run, Delivery | None]
 

@@ -7,8 +7,8 @@ from retinue.domain.change import replace
 from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import NotFound
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import LIVE, Stirred, closed
-from retinue.runtime.send import Claim
+from retinue.runtime.announce import Stirred, closed
+from retinue.runtime.send import LIVE, Claim
 from retinue.runtime.stopwatch import Interruptions
 
 NEVER_BEGUN = "interrupted before it began"

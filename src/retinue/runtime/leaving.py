@@ -10,13 +10,13 @@ from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.errors import Refused, Usage
 from retinue.ports import Conversation, Ports, Tx
-from retinue.runtime.announce import LIVE, Stirred, closed, news
+from retinue.runtime.announce import Stirred, closed, news
 from retinue.runtime.calling import Calling
 from retinue.runtime.desk import Desk
 from retinue.runtime.guard import verdict
 from retinue.runtime.outcome import Outcome
 from retinue.runtime.prepare import Plan
-from retinue.runtime.send import unbroken, wake
+from retinue.runtime.send import LIVE, unbroken, wake
 from retinue.runtime.speaking import CANCELLED
 from retinue.runtime.standing import counted
 from retinue.runtime.telling import told

@@ -2,16 +2,18 @@
 
 from dataclasses import dataclass
 
-from retinue.domain.agent import Agent, Paths
+from retinue.domain.agent import Agent, Exposure, Paths
 from retinue.domain.approval import Answer
 from retinue.domain.change import replace
 from retinue.domain.level import Level
+from retinue.domain.program import PROGRAMS
 from retinue.domain.prompt import MESSAGE, system_prompt
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
 from retinue.domain.tool import ToolSpec
 from retinue.domain.turn import Model
+from retinue.domain.watch import WATCHES
 from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
 from retinue.runtime.peers import nameable, peers
@@ -34,11 +36,11 @@ class Plan:
 async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
     agent = await definition(session, ports)
     scope = await held(await _added(scope_of(agent, session, ports, run=run), run, ports), ports)
-    having = offered(ports.tools, scope).values()
+    model = ports.model(agent, run.ask.model)
+    having = () if model.driver in PROGRAMS else offered(ports.tools, scope).values()
     doors = [tool.spec.name for tool in having if tool.names_agent or tool.spec.name == MESSAGE]
     names = nameable(scope, session.workspace.meant, ports) if doors else []
     tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
-    model = ports.model(agent, run.ask.model)
     if run.ask.thinking is not None:
         model = replace(model, thinking=run.ask.thinking)
     return Plan(
@@ -49,6 +51,7 @@ async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
             agent,
             [(tool.name, tool.description) for tool in tools],
             depth=session.depth,  # in a conversation of its own an agent is itself, whoever asks for the run
+            skills=scope.shelf,
             others=peers(session.agent, names, session.workspace.meant, ports),
             doors=doors,
         ),
@@ -86,11 +89,17 @@ def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = 
         child=not session.top,
         depth=session.depth if run is None else max(session.depth, run.depth),
         leaf=session.attributes.get(LEAF) is True,
+        watches=WATCHES in session.attributes,
         ceilings=(*session.ceilings, *above),
         lifted=session.lifted,
     )
-    scope = compile_scope(agent, ground, ports.bounds())
+    scope = skilled(compile_scope(agent, ground, ports.bounds()), session.agent, place.meant, ports)
     return replace(scope, lifted=Paths()) if above and session.top else scope
+
+
+def skilled(scope: Scope, agent: str, at: str, ports: Ports) -> Scope:
+    """With the skills it has. Where tools are all that is exposed, nobody looks for any."""
+    return scope if scope.exposure is Exposure.TOOLS else scope.having(ports.skills(agent, at))
 
 
 async def _added(scope: Scope, run: Run, ports: Ports) -> Scope:
@@ -110,4 +119,5 @@ async def held(scope: Scope, ports: Ports) -> Scope:
     level will do, none is looked for, and a run without commands pays nothing."""
     if ports.minimum is Level.NONE or (level := await ports.level()).reaches(ports.minimum):
         return scope
-    return replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")
+    loose = replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")
+    return loose.having(scope.shelf)

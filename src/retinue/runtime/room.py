@@ -231,6 +231,9 @@ class RoomyStore:
     async def delete(self, session: Session) -> str:
         return await self._store.delete(session)
 
+    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
+        return await self._store.recent(session, after=after, before=before, limit=limit)
+
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
         await self._room.kept(lambda: self._store.widen(session, touch, pattern))
 

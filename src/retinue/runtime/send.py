@@ -1,7 +1,7 @@
 """One more run in a session: the only place a run is born, and the only place one is taken up."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from datetime import timedelta
 from enum import StrEnum
 from typing import TypeVar
@@ -39,11 +39,18 @@ class Claim(StrEnum):
 
 
 async def send(
-    ask: Ask, session: Session, ports: Ports, *, owner: str | None = None, alone: bool = False
+    ask: Ask,
+    session: Session,
+    ports: Ports,
+    *,
+    owner: str | None = None,
+    alone: bool = False,
+    with_it: Callable[[Tx], None] = lambda _: None,
 ) -> Run:
     """A second birth with the same key returns the first run. Where a slot is free the run is born and taken up
     in one step; the engine is told when that is on disk. With `owner`, that process is to work it; `alone`, it is not
-    born where anything else of its session lives."""
+    born where anything else of its session lives; `with_it` is what becomes true in the same step, and keeps it from
+    being born by raising."""
     newborn = replace(_newborn(ask, session, ports), owner=owner or ports.worker())
 
     def step(tx: Tx) -> tuple[Run, Claim]:
@@ -51,6 +58,7 @@ async def send(
             return first, Claim.GONE
         if alone and tx.runs(session=session.id, status=LIVE, limit=1):
             raise Conflict(f"{session.slug} is at work: ask again when that has ended")
+        with_it(tx)
         return _born(_placed(newborn, tx, ports), tx, ports)
 
     async def birth() -> Run:

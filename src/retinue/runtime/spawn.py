@@ -1,10 +1,12 @@
 """A new session, and its first run."""
 
 import asyncio
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager
+from typing import Any
 
 from retinue.domain.agent import Agent, Defined, WorkspacePolicy, preset_hash
+from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
@@ -76,6 +78,19 @@ async def _left_behind(ask: Ask, child: Child, ports: Ports) -> Session | None:
 
 
 async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Session:
+    facts = {"role": ask.role, "trigger": ask.trigger, "ask": ask.key}
+    return await seated(defined, child, ports, attributes=facts)
+
+
+async def seated(
+    defined: Defined,
+    child: Child,
+    ports: Ports,
+    *,
+    attributes: Mapping[str, Any],
+    under: tuple[Ceiling, ...] = (),
+) -> Session:
+    """A child's session, idle until something is sent to it. `under`: what binds it besides what those above hand on."""
     born = await birth(defined.agent, child, ports)
     async with _no_litter(born.workspace, ports):
         preset = ports.with_paths(defined.preset, born.paths)
@@ -83,17 +98,16 @@ async def _child(ask: Ask, child: Child, defined: Defined, ports: Ports) -> Sess
             preset = ports.with_prompt(preset, safe_text(ports.redact(child.prompt(defined.agent))))
         return await ports.store.create(
             NewSession(
-                agent=ask.agent,
+                agent=defined.agent.name,
                 preset=preset,
                 preset_hash=preset_hash(preset),
                 workspace=born.workspace,
                 parent=child.parent,
                 description=ports.redact(child.description),
                 aliases=(child.key,) if child.key else (),
-                ceilings=born.ceilings,
+                ceilings=(*born.ceilings, *under),
                 lifted=born.lifted,
-                attributes={"role": ask.role, "trigger": ask.trigger, "ask": ask.key}
-                | ({LEAF: True} if child.leaf else {}),
+                attributes={**attributes} | ({LEAF: True} if child.leaf else {}),
             )
         )
 

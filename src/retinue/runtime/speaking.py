@@ -10,6 +10,8 @@ from retinue.domain.transcript import Called, Notice, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
 from retinue.errors import RetinueError
 from retinue.ports import Conversation
+from retinue.runtime import engage
+from retinue.runtime.acts import Acts
 from retinue.runtime.desk import Desk
 from retinue.runtime.hearing import Hearing
 from retinue.runtime.prepare import Plan
@@ -34,6 +36,7 @@ class Speaking:
         self._desk = desk
         self._watch = watch
         self._hearing = Hearing(desk.ports.redact, desk.tell)
+        self._acts = Acts(desk)
 
     async def turn(self, talk: Conversation, plan: Plan) -> Reply:
         return await self._watch.over(self._asked(talk, plan))
@@ -48,12 +51,18 @@ class Speaking:
             tools=plan.tools,
             entries=talk.entries,
             memo=talk.memo,
+            session=talk.session.id,
+            scope=plan.scope,
         )
-        return await self._desk.ports.driver.turn(request, self._heard)
+        self._acts = Acts(self._desk)
+        driver = self._desk.ports.driver
+        if engage.acts(plan):
+            return await engage.written_down(lambda: driver.turn(request, self._heard), self._desk, plan)
+        return await driver.turn(request, self._heard)
 
     def _heard(self, delta: Delta) -> None:
         self._watch.heard(delta)
-        self._hearing.hear(delta)
+        self._hearing.hear(delta if delta.act is None else replace(delta, act=self._acts.heard(delta.act)))
 
     async def saved(self, reply: Reply, talk: Conversation) -> tuple[Said, list[Called]]:
         """A reply and its calls are one write: either all of it was said, or nothing."""
@@ -72,11 +81,13 @@ class Speaking:
             thoughts=reply.thoughts,
         )
         calls = [self._called_for(wish, at) for wish in reply.wishes]
+        acted = [entry for step in reply.steps for entry in self._acts.entries(step, at)]
         try:
-            await talk.append(said, *calls)
+            await talk.append(*acted, said, *calls)
         finally:
             # Also when the run is stopped meanwhile: what stands in the file was said, and is not said again.
             if any(entry.id == said.id for entry in reversed(talk.entries)):
+                await self._acts.took(acted, talk)
                 self._took(said, calls, text)
         return said, calls
 
@@ -103,6 +114,9 @@ class Speaking:
     async def kept(self, talk: Conversation) -> None:
         """Words already heard are kept, marked as cut off."""
         desk = self._desk
+        if acted := self._acts.left(desk.at()):
+            await talk.append(*acted)
+            await self._acts.took(acted, talk)
         if partial := self._hearing.partial():
             said = Said(
                 id=desk.ports.chance.entry_id(),

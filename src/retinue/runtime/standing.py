@@ -7,7 +7,7 @@ from retinue.domain.change import replace
 from retinue.domain.run import STOPPING, Run, Status, Waiting
 from retinue.errors import Cancelled, RetinueError
 from retinue.ports import Ports, Tx
-from retinue.runtime.announce import LIVE
+from retinue.runtime.send import LIVE
 from retinue.runtime.telling import told
 
 

@@ -41,10 +41,11 @@ class Stopwatch:
             self._turn = None
 
     def heard(self, delta: Delta) -> None:
-        """The first piece sets it going; a reply that is asked for anew is waited for again."""
+        """The first piece sets it going; a reply that is asked for anew is waited for again, and whoever acts does not
+        only talk."""
         if self.idle_seconds is None or self.struck:
             return
-        if delta.discarded or delta.waiting:
+        if delta.discarded or delta.waiting or delta.act is not None:
             self._since = None
             self._set(None)
         elif self._since is None and (delta.text or delta.thinking or delta.calling):

@@ -14,7 +14,7 @@ from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.domain.turn import Stop
 from retinue.errors import Held, NotFound, RetinueError, TimedOut
 from retinue.ports import Conversation, Ports
-from retinue.runtime import deeds
+from retinue.runtime import deeds, engage
 from retinue.runtime.announce import end, heard, let_go, news, unasked
 from retinue.runtime.approve import Parked, ask_key
 from retinue.runtime.calling import Calling
@@ -172,6 +172,9 @@ class _Work:
             return Outcome(status=Status.DONE)  # somebody else has heard it meanwhile
         if outcome := await self._again(talk, plan, earlier, cut_off=cut_off):
             return outcome
+        if engage.acts(plan):
+            await engage.doubts(talk, self.desk)
+            plan = await engage.engaged(plan, self.desk, talk.session)
         while True:
             if await talk.refresh():
                 self.desk.tell("session.changed", what="file")

@@ -5,6 +5,7 @@ import platform
 import re
 import resource
 import subprocess
+from collections.abc import Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from functools import lru_cache, partial
@@ -16,6 +17,7 @@ from retinue.sandbox import cgroup
 from retinue.sandbox.aftermath import Before
 from retinue.sandbox.cell import Cell
 from retinue.sandbox.devices import Lent, lent
+from retinue.sandbox.guest import HOME, Guest, brought
 from retinue.sandbox.mountpoints import made_ready
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
 from retinue.sandbox.seccomp import program
@@ -53,6 +55,9 @@ LIMITS = (
     ("u", resource.RLIMIT_NPROC, 512, 1),
 )
 """The shell's letter, the limit, its value, and the unit that the shell counts in."""
+
+OF_A_GUEST = {"v": None, "d": 34_359_738_368, "u": 2048, "f": 4_294_967_296}
+"""Other limits of a program that is no command: engines like its own reserve far more memory than they use."""
 
 _IN_SH = {"u": ("p", 1), "f": ("f", 512)}
 """Where a plain shell has another letter or unit than bash."""
@@ -136,10 +141,11 @@ def exact(bwrap: str) -> bool:
     return "--bind-fd" in _help(bwrap)
 
 
-def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell:
+def strict(scope: Scope, command: str, *, bwrap: str, records: str = "", guest: Guest | None = None) -> Cell:
     """One command in a cell that holds what the scope allows and nothing else. Failed when it cannot be built. In the
-    folder of records stands what was there before, so that a kill of ours does not lose it."""
-    code = program()
+    folder of records stands what was there before, so that a kill of ours does not lose it. A guest is a program that
+    is brought along, and begins when its gate is opened: then `command` is nothing."""
+    code = program(talks=guest is not None)
     if code is None:
         raise Failed("the system calls of this machine are not known: commands cannot be held strictly here")
     if "\0" in command:
@@ -153,10 +159,16 @@ def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell
             devices = lent()
             undone.callback(devices.over)
             earlier = swept(records)
-            plan = planned(scope)
+            plan = planned(scope) if guest is None else brought(guest, planned(scope))
             made_ready(plan)
+            own = _own(guest, fds)
             inner = fds.words(
-                *_NAMESPACES, *_system(fds, devices), *_scoped(plan, fds, bwrap), "--seccomp", fds.of(code)
+                *_NAMESPACES,
+                *_system(fds, devices),
+                *_scoped(plan, fds, bwrap),
+                *own,
+                "--seccomp",
+                fds.of(code),
             )
             group = cgroup.joined()
             undone.callback(cgroup.left, group)
@@ -171,14 +183,33 @@ def strict(scope: Scope, command: str, *, bwrap: str, records: str = "") -> Cell
         devices.over()
         return (*told(earlier, plan.writable), *plan.notes, *watch.over())
 
+    words = (*_shell(), command) if guest is None else (*_shell(OF_A_GUEST), *guest.argv)
+    gate, grace = (guest.gate, guest.grace) if guest else (-1, 0.0)
     return Cell(
-        argv=(*outer, bwrap, "--args", inner, "--", *_shell(), command),
+        argv=(*outer, bwrap, "--args", inner, "--", *words),
         env={},
         fds=tuple(fds.held),
         after=after,
         during=partial(attend, watch.before, plan.folders),
         head=len(outer) + 1,
+        gate=gate,
+        grace=grace,
+        apart=guest is not None,
     )
+
+
+def _own(guest: Guest | None, fds: _Fds) -> list[str]:
+    """What only a guest has: variables, and the gate that it waits behind until its hatch is there."""
+    if guest is None:
+        return []
+    read, guest_gate = os.pipe2(os.O_CLOEXEC)
+    fds.held.append(read)
+    guest.opens(guest_gate)
+    env = {"HOME": HOME, **guest.env}
+    return [
+        "--block-fd", str(read),
+        *(word for name, value in env.items() for word in ("--setenv", name, value)),
+    ]  # fmt: skip
 
 
 def _before(scope: Scope, plan: Plan) -> Before:
@@ -257,19 +288,23 @@ def _room(at: str, size: int) -> list[str]:
     return ["--perms", "0700", "--size", str(size), "--tmpfs", at]
 
 
-def _shell() -> tuple[str, ...]:
-    """Makes sure that nothing leads out, sets the limits and becomes the shell of the command, which stays one word. In a namespace of its own the number
-    of processes is counted anew; before Linux 5.14 it was counted with all others of the user."""
+def _shell(instead: Mapping[str, int | None] | None = None) -> tuple[str, ...]:
+    """Makes sure that nothing leads out, sets the limits and becomes the shell of the command, which stays one word, or
+    the guest that has limits of its own. In a namespace of its own the number of processes is counted anew; before Linux
+    5.14 it was counted with all others of the user."""
     shell = "/bin/bash" if os.access("/bin/bash", os.X_OK) else "/bin/sh"
     other = {} if shell == "/bin/bash" else _IN_SH
     lines: list[str] = []
-    for letter, which, limit, unit in LIMITS:
+    for letter, which, usual, unit in LIMITS:
+        if (limit := (instead or {}).get(letter, usual)) is None:
+            continue
         most = _MANY if which == resource.RLIMIT_NPROC and not _counted_anew() else limit
         hard = resource.getrlimit(which)[1]
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
         flag, size = other.get(letter, (letter, unit))
         lines.append(f"ulimit -{flag} {value // size}")
-    return (shell, "-c", f'{_NOTHING_OPEN}{" && ".join(lines)} && exec {shell} -c -- "$0"')
+    then = f'exec {shell} -c -- "$0"' if instead is None else 'exec "$0" "$@"'
+    return (shell, "-c", f"{_NOTHING_OPEN}{' && '.join(lines)} && {then}")
 
 
 @lru_cache(maxsize=1)

@@ -32,3 +32,9 @@ class Cell:
     `--json-status-fd N`, where to say that the command was started and how it ended."""
     end: signal.Signals = signal.SIGKILL
     """The signal to that program that ends the whole of it."""
+    grace: float = 0.0
+    """Seconds between the request to end, which goes to every process group inside, and the end."""
+    gate: int = -1
+    """Open here too: a byte written to it lets the command begin, where it waits for one."""
+    apart: bool = False
+    """Its two streams are two pipes."""

@@ -17,6 +17,7 @@ from pathlib import Path
 from retinue.domain.ceiling import Wish
 from retinue.domain.rule import named
 from retinue.domain.scope import Scope
+from retinue.domain.skill import folders
 from retinue.domain.tmp import TMP
 from retinue.errors import Failed
 from retinue.sandbox import launch
@@ -68,7 +69,7 @@ def landlocked(scope: Scope, command: str, *, code: bytes) -> Cell:
     own = scope.tmp if scope.path(TMP, "write").ok else ""
     env = environment(home=own or scope.root, tmp=own)
     return supervised(
-        command,
+        said(command),
         cwd=scope.root,
         env=env,
         shut={
@@ -81,14 +82,21 @@ def landlocked(scope: Scope, command: str, *, code: bytes) -> Cell:
 
 def bare(scope: Scope, command: str, *, env: Mapping[str, str]) -> Cell:
     """The lowest level: a clean environment, a session of its own and a watcher, and nothing that holds."""
-    return supervised(command, cwd=scope.root, env=env, shut=None)
+    return supervised(said(command), cwd=scope.root, env=env, shut=None)
 
 
-def supervised(command: str, *, cwd: str, env: Mapping[str, str], shut: Mapping[str, object] | None) -> Cell:
-    """A cell that the launcher holds: it is told to end, and ends all that came of the command."""
+def said(command: str) -> tuple[str, ...]:
+    """A command as the shell's own words."""
+    return (shell(), "-c", "--", command)
+
+
+def supervised(
+    argv: tuple[str, ...], *, cwd: str, env: Mapping[str, str], shut: Mapping[str, object] | None
+) -> Cell:
+    """A cell that the launcher holds: it is told to end, and ends all that came of the program."""
     plan = {
         "parent": os.getpid(),
-        "argv": [shell(), "-c", "--", command],
+        "argv": list(argv),
         "env": dict(env),
         "cwd": cwd,
         "limits": _limits(bounded=shut is not None),
@@ -143,7 +151,7 @@ def attributes(version: int) -> bytes:
 def trees(scope: Scope, wish: Wish) -> list[str]:
     """Folders of which the scope, and every ceiling, allows everything but what is closed in them. A pattern that
     does not name a whole tree allows nothing at this level."""
-    said = scope.read if wish == "read" else scope.write
+    said = (*scope.read, *folders(scope.shelf)) if wish == "read" else scope.write
     most = ((each.read if wish == "read" else each.write) or () for each in scope.ceilings)
     found = {_tree(pattern) for pattern in (*said, *(one for each in most for one in each))}
     return sorted(path for path in found if path is not None and _wholly(scope, path, wish))
@@ -174,7 +182,10 @@ def _allowed(scope: Scope) -> Iterable[tuple[str, int]]:
 
 
 def _without_house(scope: Scope, folder: str) -> None:
-    """What cannot be closed inside a tree must not be in it: an agent never gets at Retinue's own files."""
+    """What cannot be closed inside a tree must not be in it: an agent never gets at Retinue's own files, but for those
+    of its skills."""
+    if folder in (each.folder for each in scope.shelf):
+        return
     for pattern in scope.house:
         inside = "/" + "/".join(named(pattern))
         if not scope.made and (

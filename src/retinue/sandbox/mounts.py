@@ -84,15 +84,17 @@ def planned(scope: Scope) -> Plan:
     tmp = scope.tmp if scope.private(TMP) and scope.path(TMP, "write").ok else ""
     trees = _trees(scope)
     writable = _outermost(tree for tree, may in trees.items() if may)
-    look = looked(scope, _outermost(trees))
+    shelves = _shelves(scope, trees)
+    look = looked(scope, (*_outermost(trees), *shelves))
     sight = look.sight
     files, notes = _single(scope, trees)
     links = {path: os.readlink(path) for path in sight if _is_link(path, sight) and _within(path, writable)}  # noqa: PTH115
     mounts = [Mount(how=How.WRITE if may else How.READ, at=one, source=one) for one, may in trees.items()]
     mounts += files
+    mounts += [Mount(how=How.READ, at=one, source=one) for one in shelves]
     mounts += _guarded(sight, links, writable)
-    mounts += _linked(scope, _outermost(trees) if denies(scope) else writable, look)
-    mounts += _covers(sight)
+    mounts += _linked(scope, (*_outermost(trees), *shelves) if denies(scope) else writable, look)
+    mounts += _covers(sight, shelves)
     mounts += [Mount(how=_sealing(place), at=place) for place in _closed_of_the_system(scope)]
     mounts += _frame(scope, mounts)
     mounts += _pins(mounts, writable, tmp)
@@ -134,6 +136,17 @@ def _trees(scope: Scope) -> dict[str, bool]:
         if whole.path(real, "read").ok:
             found[real] = whole.path(real, "write").ok
     return {one: may for one, may in found.items() if not _said_already(one, may, found)}
+
+
+def _shelves(scope: Scope, trees: dict[str, bool]) -> tuple[str, ...]:
+    """Folders of skills that no tree brings in: they are elsewhere, or alone are open in a place that is closed."""
+    return tuple(
+        each.folder
+        for each in scope.shelf
+        if (not _within(each.folder, trees) or scope.shut(os.path.dirname(each.folder)))  # noqa: PTH120
+        and scope.path(each.folder).ok
+        and os.path.isdir(each.folder)  # noqa: PTH112
+    )
 
 
 def _said_already(one: str, may: bool, found: dict[str, bool]) -> bool:
@@ -216,9 +229,10 @@ def _name(entry: "os.DirEntry[str]") -> str:
     return entry.name
 
 
-def _covers(sight: Sight) -> list[Mount]:
+def _covers(sight: Sight, shelves: tuple[str, ...]) -> list[Mount]:
+    """A closed folder in which the folder of a skill is open holds that one and nothing else."""
     return [
-        Mount(how=cover, at=path)
+        Mount(how=How.FRAME if any(_within(one, (path,)) for one in shelves) else cover, at=path)
         for path, kind in sight.items()
         if (cover := _COVERS.get((kind, _GITS_OWN.search(path) is not None))) is not None
     ]
@@ -272,6 +286,7 @@ def _pins(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Moun
     and no other can take its place. Without it a closed place would be open under its new name next time."""
     taken = {mount.at for mount in mounts}
     real = tuple(mount.at for mount in mounts if mount.how is How.FRAME or os.path.isdir(mount.source))  # noqa: PTH112
+    frames = tuple(mount.at for mount in mounts if mount.how is How.FRAME)
     found: dict[str, Mount] = {}
     for mount in mounts:
         tops = [
@@ -284,7 +299,7 @@ def _pins(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Moun
             for count in range(1, len(inner) + 1):
                 below = "/".join(inner[:count])
                 at = f"{top}/{below}"
-                if at not in taken and not _said_otherwise(at, top, real):
+                if at not in taken and not _said_otherwise(at, top, real) and not _framed(at, top, frames):
                     source = f"{tmp}/{below}" if top == TMP and tmp else at
                     found[at] = Mount(how=How.WRITE, at=at, source=source)
     return list(found.values())
@@ -293,6 +308,11 @@ def _pins(mounts: list[Mount], writable: tuple[str, ...], tmp: str) -> list[Moun
 def _said_otherwise(at: str, top: str, real: tuple[str, ...]) -> bool:
     """A folder of the machine below /tmp, whether it may be written or not, is not part of the agent's own /tmp."""
     return top == TMP and TMP not in real and _within(at, real)
+
+
+def _framed(at: str, top: str, frames: tuple[str, ...]) -> bool:
+    """In a frame there is nothing to be renamed, and the machine's folder of that name is closed."""
+    return any(_within(at, (frame,)) and frame != top and _within(frame, (top,)) for frame in frames)
 
 
 def _ordered(mounts: Iterable[Mount]) -> tuple[Mount, ...]:

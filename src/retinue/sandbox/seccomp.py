@@ -15,6 +15,7 @@ _X32 = 0x40000000
 """The bit that marks calls of the x32 ABI: other numbers for the same calls."""
 
 _AF_UNIX, _SOCK_STREAM, _SOCK_TYPE = 1, 1, 0xF
+_AF_INET, _AF_INET6 = 2, 10
 _NEW_NAMESPACES = 0x7E020000
 """CLONE_NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID and NEWNET."""
 _TIOCSTI, _TIOCLINUX = 0x5412, 0x541C
@@ -75,16 +76,20 @@ _MACHINES = {
 Code = list[tuple[int, int, int, int]]
 
 
-def program(machine: str | None = None) -> bytes | None:
-    """The filter for this kind of machine, as the kernel reads it; None where its numbers are not known."""
+def program(machine: str | None = None, *, talks: bool = False) -> bytes | None:
+    """The filter for this kind of machine, as the kernel reads it; None where its numbers are not known. What `talks`
+    may make streams of the internet's kind: in a network of its own, where nothing is but what was put there."""
     kind = _MACHINES.get(machine or platform.machine())
     if kind is None:
         return None
     code: Code = [_load(_ARCH), (_EQUAL, 1, 0, kind.arch), _give(_KILL), _load(_NUMBER)]
     if kind.x32:
         code += [(_AT_LEAST, 0, 1, _X32), _refuse()]
-    code += _all_refused((numbers[kind.column] for numbers in _REFUSED.values()), errno.EPERM)
+    refused = [numbers for name, numbers in _REFUSED.items() if not (talks and name == "socket")]
+    code += _all_refused((numbers[kind.column] for numbers in refused), errno.EPERM)
     code += _all_refused((numbers[kind.column] for numbers in _ABSENT.values()), errno.ENOSYS)
+    if talks:
+        code += _for(_REFUSED["socket"][kind.column], _streams())
     for number, body in _looked_into(kind.column):
         code += _for(number, body)
     code.append(_give(_ALLOW))
@@ -108,6 +113,13 @@ def _pairs() -> Code:
     """A connected pair of streams is a pipe. Datagram pairs can be pointed elsewhere."""
     return [
         _argument(0), (_EQUAL, 1, 0, _AF_UNIX), _refuse(),
+        _argument(1), (_AND, 0, 0, _SOCK_TYPE), (_EQUAL, 1, 0, _SOCK_STREAM), _refuse(), _give(_ALLOW),
+    ]  # fmt: skip
+
+
+def _streams() -> Code:
+    return [
+        _argument(0), (_EQUAL, 2, 0, _AF_INET), (_EQUAL, 1, 0, _AF_INET6), _refuse(),
         _argument(1), (_AND, 0, 0, _SOCK_TYPE), (_EQUAL, 1, 0, _SOCK_STREAM), _refuse(), _give(_ALLOW),
     ]  # fmt: skip
 

@@ -224,6 +224,10 @@ class DefinitionCatalogue:
             found.append(Layer(source=INLINE, partial=partial))
         return found
 
+    def knows(self, name: str) -> bool:
+        """Whether a name is the user's or built in, and so no project's."""
+        return name in self._candidates()
+
     def missing(self, name: str) -> NotFound:
         return NotFound(self._missing(name))
 

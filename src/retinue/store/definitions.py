@@ -20,7 +20,7 @@ from retinue.domain.agent import (
 from retinue.domain.rule import Rule
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
-from retinue.store import frontmatter, strict_json, strict_yaml, toolnames, values, yaml_text
+from retinue.store import dialects, frontmatter, strict_json, strict_yaml, toolnames, values, yaml_text
 from retinue.store.fields import Partial, Reading, interpret
 from retinue.store.strict_yaml import Document, Mistake
 from retinue.store.textfile import MAX_BYTES as MAX_FILE_BYTES
@@ -148,6 +148,7 @@ def build(partial: Mapping[str, Any], name: str) -> Agent:
     for key in ("driver_settings", "limits", "notes", "ceiling", "external"):
         if key in facts:
             facts[key] = _present(facts[key])
+    dialects.program_settings(facts.get("driver"), facts.get("driver_settings"), ("driver_settings",))
     facts["workspace"] = _workspace(_present(facts.get("workspace", {})))
     return _watchable(Agent(**facts))
 

@@ -6,6 +6,7 @@ from enum import StrEnum
 from typing import Any, cast
 
 from retinue.domain.agent import Role, Thinking
+from retinue.domain.program import Misread, told
 from retinue.domain.workspace import Isolation
 from retinue.store import toolnames, values
 from retinue.store.values import Path, Wrong
@@ -167,6 +168,14 @@ def driver_settings(value: Any, path: Path) -> dict[str, Any]:
     return found
 
 
+def program_settings(named: str | None, said: Mapping[str, Any] | None, path: Path) -> None:
+    """Wrong where the settings of an agent that is a program cannot be used."""
+    try:
+        told(named or "", said or {})
+    except Misread as wrong:
+        raise Wrong((*path, wrong.key), str(wrong), of=" ") from wrong
+
+
 _CHAT = values.table(
     {"provider": driver, "model": model, "config": driver_settings, "models": values.patterns}
 )
@@ -182,6 +191,7 @@ def chat(value: Any, path: Path) -> Said:
             )
     if "config" in found:
         sets["driver_settings"] = found["config"]
+        program_settings(sets.get("driver"), found["config"], (*path, "config"))
     if found.get("models"):
         sets["notes"] = {"chat_models": list(found["models"])}
     return Said(sets=sets, verdict=Verdict.MAPPED, note="driver, model and driver_settings")
@@ -302,7 +312,7 @@ _GROUPS: dict[str, tuple[str, ...]] = {
     "command": ("bash",),
     "execute": ("bash",),
     "browser": ("web_fetch",),
-    "mcp": ("mcp__*",),
+    "mcp": ("*.*",),
     "modes": ("agent",),
     "subtasks": ("agent",),
     "questions": ("ask_user",),

@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -60,6 +61,7 @@ class Link(msgspec.Struct, kw_only=True):
     tools: tuple[str, ...] | None = None
     capabilities: tuple[str, ...] | None = None
     agents: tuple[str, ...] | None = None
+    skills: tuple[str, ...] | None = None
     paths: dict[str, tuple[str, ...] | None] = {}
     writable: bool = True
     network: bool | None = None
@@ -124,9 +126,8 @@ def ceilings_of(said: Any) -> tuple[Ceiling, ...]:
     try:
         links = [_LINK.decode(_LINK_ENCODER.encode(each)) for each in said]
     except (msgspec.ValidationError, TypeError):
-        return (
-            Ceiling(by="an unreadable session.json", tools=(), capabilities=(), agents=(), read=(), write=()),
-        )
+        none = Ceiling(by="an unreadable session.json", tools=(), capabilities=(), agents=(), skills=())
+        return (replace(none, read=(), write=()),)
     return tuple(ceiling_of(msgspec.structs.asdict(each), by=each.by, root="/") for each in links)
 
 

@@ -51,6 +51,7 @@ _CEILING = values.table(
         "tools": values.names,
         "capabilities": values.names,
         "agents": values.names,
+        "skills": values.names,
         "paths": _PATHS,
         "writable": values.flag,
         "network": values.flag,
@@ -100,6 +101,7 @@ _NATIVE: dict[str, Reader] = {
     "shell_commands": _COMMANDS,
     "workspace": _WORKSPACE,
     "exits": values.names,
+    "interrupts": values.flag,
     "limits": _LIMITS,
     "ceiling": ceiling,
     "extends": name,
@@ -118,10 +120,13 @@ _HANDLED: dict[str, Handler] = {
 }
 """Native fields whose value may be said in several ways."""
 
-_IDLE = dict.fromkeys(
-    ("tool_exposure", "skill_allow", "skill_deny"), "there are no skills here: it changes nothing"
-) | {"api_exposed": "it changes nothing"}
+_IDLE = {"api_exposed": "it changes nothing"}
 """Fields that are kept for what may come: whoever wrote them is told that nothing obeys them."""
+
+_NOTED: dict[str, str] = dict.fromkeys(
+    ("skill_allow", "skill_deny"), "counts where tool_exposure is skills or mixed"
+)
+"""What must be known of a field beside what it says."""
 
 NATIVE = (*_NATIVE, *_HANDLED)
 
@@ -259,7 +264,7 @@ def _said(key: str, value: Any, path: Path) -> Said:
         return Said(
             sets={native: _NATIVE[native](value, path)},
             verdict=Verdict.KEPT if idle else Verdict.HONOURED,
-            note="; ".join(filter(None, (note, idle))),
+            note="; ".join(filter(None, (note, idle, _NOTED.get(native)))),
         )
     return (_HANDLED.get(native) or _OTHER[native])(value, path)
 

@@ -152,6 +152,10 @@ class FileStore:
         """Some entries of a file of any length, oldest first."""
         return await self._threads.do(lambda: self._pages.page(_file(session), span), long=_is_long(session))
 
+    async def recent(self, session: Session, *, after: str = "", before: str = "", limit: int) -> list[Entry]:
+        """The first entries after one, the last before one, or the newest."""
+        return await self.page(session, Span(after=after, before=before, limit=limit))
+
     def between(self, session: Session, *, after: str = "", before: str = "") -> AsyncGenerator[list[Entry]]:
         """All entries after one and before another, some at a time."""
         return self._step_by_step(self._pages.between(_file(session), after=after, before=before))

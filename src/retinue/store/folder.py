@@ -120,7 +120,6 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
         os.mkdir(inner, 0o700)
         os.symlink(os.path.join(names.BRANCHES, session.branch), os.path.join(temporary, names.CURRENT))
     make = _maker(root, session.id)
-    make(os.path.join(inner, names.SESSION), b"")
     make(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
     wanted = os.path.join(where, session.slug)
     for count in range(_tried(wanted), _MOST_OF_ONE_NAME):
@@ -130,15 +129,16 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
         if os.path.lexists(folder):
             continue
         named = replace(session, slug=slug)
-        make(os.path.join(inner, names.PLAN), write_plan(named))
-        make(os.path.join(inner, names.FACTS), write_facts(named))
+        texts = {names.PLAN: write_plan(named), names.SESSION: b"", names.FACTS: write_facts(named)}
+        for name, text in texts.items():
+            make(os.path.join(inner, name), text)
         try:
             os.rename(temporary, folder)
         except OSError as error:
             if error.errno not in _TAKEN or not os.path.isdir(where):
                 raise
-            os.unlink(os.path.join(inner, names.PLAN))
-            os.unlink(os.path.join(inner, names.FACTS))
+            for name in texts:
+                os.unlink(os.path.join(inner, name))
             continue
         return replace(
             named, path=os.path.join(folder, os.path.relpath(inner, temporary)) if session.top else folder

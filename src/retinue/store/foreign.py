@@ -17,10 +17,10 @@ from retinue.store.values import Wrong
 
 MAX_SHOWN = 120
 STRANGE = (
-    "driver_settings: a definition from elsewhere does not say which server is asked, or which key it gets; "
-    "take that out, import it, and add it yourself"
+    "driver_settings: a definition from elsewhere does not say which server is asked, which key it gets, or how a "
+    "program is started; take that out, import it, and add it yourself"
 )
-_SERVER = frozenset(("base_url", "baseUrl", "api_key_env", "apiKeyEnv"))
+_SERVER = frozenset(("base_url", "baseUrl", "api_key_env", "apiKeyEnv", "extraArgs", "wrapper", "hosts"))
 _KEYS = ("api_key", "apikey", "api-key", "token", "password", "secret")
 _LIMITING = frozenset(
     (

@@ -23,8 +23,9 @@ def _user(found: re.Match[str], body: str) -> Entry:
 
 
 def _agent(found: re.Match[str], body: str) -> Entry:
-    entry_id, at, model, read, written, calls, run = found.groups("")
-    usage = Usage(input=int(read or 0), output=int(written or 0)) if read or written else _NO_USAGE
+    entry_id, at, model, read, written, kept, calls, run = found.groups("")
+    counts = Usage(input=int(read or 0), output=int(written or 0), cached=int(kept or 0))
+    usage = counts if read or written or kept else _NO_USAGE
     return Said(
         id=entry_id, by="agent", text=body, at=at, model=model, usage=usage, calls=int(calls or 0), run=run
     )
@@ -45,7 +46,7 @@ LANES: Mapping[str, tuple[re.Pattern[str], Callable[[re.Match[str], str], Entry]
     "ag": (
         re.compile(
             f"agent id={_VALUE}{_optional('at', 'model')}(?: in={_NUMBER})?(?: out={_NUMBER})?"
-            f"(?: calls={_NUMBER})?{_optional('run')}{_END}"
+            f"(?: cached={_NUMBER})?(?: calls={_NUMBER})?{_optional('run')}{_END}"
         ),
         _agent,
     ),

@@ -101,7 +101,7 @@ def _marker(entry: Entry) -> str:
 def _reply(entry: Said) -> str:
     return (
         f"{attribute('model', entry.model)}{number('in', entry.usage.input)}"
-        f"{number('out', entry.usage.output)}{attribute('stop', entry.stop)}"
+        f"{number('out', entry.usage.output)}{number('cached', entry.usage.cached)}{attribute('stop', entry.stop)}"
         f"{number('calls', entry.calls)}{' thoughts=1' if entry.thoughts else ''}"
     )
 

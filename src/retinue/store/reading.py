@@ -261,7 +261,8 @@ def _id(text: _Text, start: int, known: Attributes) -> str:
 
 
 def _said(by: str, entry_id: str, known: Attributes, body: str) -> Said:
-    tokens = "in" in known or "out" in known
+    tokens = "in" in known or "out" in known or "cached" in known
+    usage = Usage(input=_count(known, "in"), output=_count(known, "out"), cached=_count(known, "cached"))
     return Said(
         id=entry_id,
         by="agent" if by == "agent" else "user",
@@ -270,7 +271,7 @@ def _said(by: str, entry_id: str, known: Attributes, body: str) -> Said:
         origin=known.get("from", ""),
         run=known.get("run", ""),
         model=known.get("model", ""),
-        usage=Usage(input=_count(known, "in"), output=_count(known, "out")) if tokens else _NO_USAGE,
+        usage=usage if tokens else _NO_USAGE,
         stop=known.get("stop", ""),
         calls=_count(known, "calls"),
     )

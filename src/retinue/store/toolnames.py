@@ -88,7 +88,15 @@ WRITING = ("write", "edit", "bash")
 """What no read-only agent may have."""
 
 
+_SERVED = "mcp__"
+"""How others begin the name of a tool that a server brings."""
+
+
 def ours(name: str) -> str:
+    """`mcp__github__search` is github.search here, and `mcp__github` is all that the server brings."""
+    if name.startswith(_SERVED) and name != _SERVED:
+        server, _, tool = name.removeprefix(_SERVED).partition("__")
+        return f"{server or '*'}.{tool or '*'}"
     return OURS.get(name, name)
 
 

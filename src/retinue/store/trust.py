@@ -14,6 +14,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, cast
 
+from retinue.domain.skill import FILE
 from retinue.errors import BadDefinition, Failed, NotFound, Usage
 from retinue.store.disk import no_room, read_file, replace_file
 from retinue.store.lock import alone
@@ -21,6 +22,7 @@ from retinue.store.textfile import checked, decoded
 
 FOLDER = ".retinue"
 AGENTS = "agents/"
+SKILLS = "skills/"
 _MOST_FILES = 10_000
 _MOST_BYTES = 64_000_000
 _DEEPEST = 32
@@ -46,6 +48,8 @@ class Seen:
     """Empty when there was too much to look at, or something that could not be: that is never trusted."""
     texts: Mapping[str, str | BadDefinition]
     """The files that define agents, by name, each with its text or with why it is not read."""
+    skills: Mapping[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    """The texts of its skills, by the names of their folders."""
 
 
 class Trust:
@@ -72,7 +76,7 @@ class Trust:
         if not seen.hash:
             raise Usage(
                 f"{seen.place}/{FOLDER} holds more than can be looked at, or what cannot be read: "
-                "keep only definitions there"
+                "keep only agents and skills there"
             )
         with self._alone():
             self._write({**self._read(), seen.place: seen.hash}, token)
@@ -124,7 +128,7 @@ def look(place: str) -> Seen:
         looking.entry(os.path.join(real, FOLDER), None, "")
     except (_TooMuch, OSError):
         return Seen(place=real, hash="", texts={})
-    return Seen(place=real, hash=looking.digest.hexdigest(), texts=looking.texts)
+    return Seen(place=real, hash=looking.digest.hexdigest(), texts=looking.texts, skills=looking.skills)
 
 
 class _TooMuch(Exception):
@@ -140,6 +144,7 @@ class _Looking:
     files: int = 0
     size: int = 0
     texts: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
+    skills: dict[str, str | BadDefinition] = field(default_factory=dict[str, str | BadDefinition])
 
     def entry(self, name: str, above: int | None, inner: str) -> None:
         """One name below an open folder; `inner` is what it is called in the project, empty for `.retinue`."""
@@ -176,17 +181,23 @@ class _Looking:
         finally:
             os.close(handle)
         self._add(inner, b"file:" + data)
-        if _defines(inner):
+        if _defines(inner) or _plugin(inner):
             where = Path(self.place, FOLDER, inner)
             try:
                 checked(where, found)
-                self.texts[os.path.basename(inner)] = decoded(where, data)
+                self._keep(inner, decoded(where, data))
             except BadDefinition as bad:
-                self.texts[os.path.basename(inner)] = bad
+                self._keep(inner, bad)
 
     def _no_text(self, inner: str, problem: str) -> None:
+        self._keep(inner, BadDefinition(f"{self.place}/{FOLDER}/{inner}", problem))
+
+    def _keep(self, inner: str, text: str | BadDefinition) -> None:
+        """Of all that is looked at, only the words of definitions are kept."""
         if _defines(inner):
-            self.texts[os.path.basename(inner)] = BadDefinition(f"{self.place}/{FOLDER}/{inner}", problem)
+            self.texts[os.path.basename(inner)] = text
+        elif plugin := _plugin(inner):
+            self.skills[plugin] = text
 
     def _add(self, inner: str, data: bytes) -> None:
         self.files += 1
@@ -204,6 +215,12 @@ def _defines(inner: str) -> bool:
         and not name.startswith(".")
         and name.endswith((".md", ".json"))
     )
+
+
+def _plugin(inner: str) -> str:
+    """The folder whose skill a file describes, or nothing."""
+    plugin, slash, file = inner.removeprefix(SKILLS).partition("/")
+    return plugin if inner.startswith(SKILLS) and slash and file == FILE else ""
 
 
 def _bytes(handle: int, most: int) -> bytes:

@@ -17,8 +17,9 @@ _NUMBER = re.compile(r"[-+]?[0-9]{1,20}(?:\.[0-9]{0,20})?(?:[eE][-+]?[0-9]{1,3})
 class Wrong(Exception):
     """A value that cannot be used, and where it stands."""
 
-    def __init__(self, path: Path, problem: str) -> None:
-        super().__init__(f"{shown(path)}: {problem}" if path else problem)
+    def __init__(self, path: Path, problem: str, *, of: str = ": ") -> None:
+        """`of` stands between the two: a problem that begins with a verb is one sentence with the path."""
+        super().__init__(f"{shown(path)}{of}{problem}" if path else problem)
         self.path = path
         self.problem = problem
 

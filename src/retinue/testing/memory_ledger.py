@@ -12,11 +12,33 @@ from retinue.domain.approval import Approval, State
 from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
+from retinue.domain.watch import Interjection, Watch
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, deeds, deliveries, rows
+from retinue.ledger import approvals, deeds, deliveries, rows, watches
 from retinue.ports import Tx
 
 T = TypeVar("T")
+
+
+class Watching:
+    """What is known of watchers; with `below`, what a step changes of that."""
+
+    def __init__(self, below: "Watching | None" = None) -> None:
+        self._below = below
+        self.watches: dict[str, Watch] = {}
+        self.said: dict[str, Interjection] = {}
+
+    def take(self, changed: "Watching") -> None:
+        self.watches |= changed.watches
+        self.said |= changed.said
+
+    def all_watches(self) -> list[Watch]:
+        known = {} if self._below is None else self._below.watches
+        return sorted((known | self.watches).values(), key=lambda each: each.id)
+
+    def all_said(self) -> list[Interjection]:
+        known = {} if self._below is None else self._below.said
+        return sorted((known | self.said).values(), key=lambda each: each.id)
 
 
 class MemoryLedger:
@@ -29,17 +51,21 @@ class MemoryLedger:
         self._approvals: dict[str, Approval] = {}
         self._deliveries: dict[str, Delivery] = {}
         self._deeds: dict[str, Deed] = {}
+        self._watching = Watching()
         self._closed = False
 
     async def do(self, step: Callable[[Tx], T]) -> T:
         """Gives way once, as every durable step does, so that what must not interleave is seen interleaving."""
         self._refuse_when_closed()
-        tx = MemoryTx(self._runs, self._events, self._approvals, self._deliveries, self._deeds)
+        tx = MemoryTx(
+            self._runs, self._events, self._approvals, self._deliveries, self._deeds, self._watching
+        )
         value = step(tx)
         self._runs |= tx.changed
         self._approvals |= tx.asked
         self._deliveries |= tx.posted
         self._deeds |= tx.done
+        self._watching.take(tx.watching)
         self._events += tx.emitted
         if self._listen is not None:
             for event in tx.emitted:
@@ -49,7 +75,11 @@ class MemoryLedger:
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         self._refuse_when_closed()
-        return step(LookingMemoryTx(self._runs, self._events, self._approvals, self._deliveries, self._deeds))
+        return step(
+            LookingMemoryTx(
+                self._runs, self._events, self._approvals, self._deliveries, self._deeds, self._watching
+            )
+        )
 
     async def close(self) -> None:
         self._closed = True
@@ -69,7 +99,9 @@ class MemoryTx:
         approvals: dict[str, Approval],
         deliveries: dict[str, Delivery],
         deeds: dict[str, Deed],
+        watching: Watching,
     ) -> None:
+        self.watching = Watching(below=watching)
         self._runs = runs
         self._deeds = deeds
         self.done: dict[str, Deed] = {}
@@ -228,6 +260,44 @@ class MemoryTx:
         found = [each for each in (self._deeds | self.done).values() if each.run == run]
         return sorted(found, key=lambda each: each.call)
 
+    def set_watch(self, watch: Watch) -> None:
+        self.watching.watches[watch.id] = watches.read_watch(watches.written(watch))
+
+    def watches(
+        self, *, session: str | None = None, watcher: str | None = None, on: bool | None = None
+    ) -> list[Watch]:
+        return [
+            each
+            for each in self.watching.all_watches()
+            if (session is None or each.session == rows.whole(session))
+            and (watcher is None or each.watcher == rows.whole(watcher))
+            and (on is None or each.on is on)
+        ]
+
+    def set_interjection(self, said: Interjection) -> None:
+        self.watching.said[said.id] = watches.read_interjection(watches.written(said))
+
+    def interjections(
+        self,
+        *,
+        session: str | None = None,
+        call: str | None = None,
+        run: str | None = None,
+        open_: bool | None = None,
+        prefix: str = "",
+        limit: int | None = None,
+    ) -> list[Interjection]:
+        found = [
+            each
+            for each in self.watching.all_said()
+            if (session is None or each.session == rows.whole(session))
+            and (call is None or each.call == rows.whole(call))
+            and (run is None or each.run == rows.whole(run))
+            and (open_ is None or each.open is open_)
+            and each.id.startswith(rows.whole(prefix))
+        ]
+        return found if limit is None else found[max(0, len(found) - max(0, limit)) :]
+
     def emit(self, event: Event) -> None:
         seq = len(self._events) + len(self.emitted) + 1
         self.emitted.append(rows.event_from(seq, rows.event_row(event)))
@@ -283,6 +353,12 @@ class LookingMemoryTx(MemoryTx):
 
     def set_deed(self, deed: Deed) -> None:
         raise TypeError(f"a look only reads: use do to change the deed of {deed.call}")
+
+    def set_watch(self, watch: Watch) -> None:
+        raise TypeError(f"a look only reads: use do to change the watch {watch.id}")
+
+    def set_interjection(self, said: Interjection) -> None:
+        raise TypeError(f"a look only reads: use do to change the interjection {said.id}")
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")

@@ -157,7 +157,8 @@ def _openai(answer: Answer, asked: str, delta: Mapping[str, Any], stop: str | No
 
 def _openai_usage(answer: Answer) -> dict[str, Any]:
     usage = answer.usage or {}
-    return {"prompt_tokens": usage.get("input"), "completion_tokens": usage.get("output")}
+    kept = {"prompt_tokens_details": {"cached_tokens": usage["cached"]}} if "cached" in usage else {}
+    return {"prompt_tokens": usage.get("input"), "completion_tokens": usage.get("output"), **kept}
 
 
 def _stop(answer: Answer) -> str:

@@ -37,6 +37,7 @@ def tool(
     effect: Effect | str = Effect.ONCE,
     capabilities: Iterable[str] = (),
     category: str = "",
+    plugin: str = "",
     door: bool = False,
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
@@ -55,6 +56,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     effect: Effect | str = Effect.ONCE,
     capabilities: Iterable[str] = (),
     category: str = "",
+    plugin: str = "",
     door: bool = False,
     asks: Asks | str | None = None,
     touches: tuple[Touch, str] | None = None,
@@ -67,7 +69,8 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
     """Makes a tool of a function, async or not: `@tool`, or `@tool(effect="read")`. A parameter annotated
     `Call` gets the call and is not shown to the model; `Annotated[str, "text"]` describes an argument. A tool that
     only reads never asks a person; any other asks unless it says `asks="never"`. `touches` names the argument that
-    holds a path or a command, so that the scope's rules are known before the tool is called."""
+    holds a path or a command, so that the scope's rules are known before the tool is called. `plugin` is whose
+    operation it is, so that an agent with the skill of that name can have that instead."""
 
     def made(function: Function) -> Tool:
         own = _name(name or getattr(function, "__name__", ""))
@@ -84,6 +87,7 @@ def tool(  # noqa: PLR0913  (what can be said of a tool, one word each)
             effect=_effect(own, effect),
             capabilities=tuple(capabilities),
             category=category,
+            plugin=plugin,
             door=door,
             asks=_asks(own, asks, Effect(effect), door=door),
             names_agent=names_agent,

@@ -14,6 +14,7 @@ from retinue.tools.exits import exits
 from retinue.tools.glob import glob
 from retinue.tools.grep import grep
 from retinue.tools.inbox import inbox
+from retinue.tools.interject import interject
 from retinue.tools.ls import ls
 from retinue.tools.read import read
 from retinue.tools.request_scope_expansion import request_scope_expansion
@@ -25,7 +26,7 @@ _TOOLS = (
     *exits(),
     *(agent, agent_ask, explore, plan),
     *(persistent_agent, sessions_spawn, sessions_list),
-    *(spawn_subagent, request_review, inbox),
+    *(spawn_subagent, request_review, inbox, interject),
     *(agents_message, agents_list),
 )
 

@@ -4,13 +4,13 @@ import asyncio
 import json
 import os
 import signal
-import sys
 from asyncio.subprocess import DEVNULL
 from pathlib import Path
 from typing import Any
 
 import aiohttp
 import pytest
+from commands import RETINUE, begun
 
 from retinue import remote
 from retinue.testing.model_server import Captured, ModelServer
@@ -233,8 +233,8 @@ async def test_a_daemon_killed_before_it_answers_says_a_message_with_a_key_once(
 
 
 async def _daemon(env: dict[str, str], folder: Path) -> asyncio.subprocess.Process:
-    words = (sys.executable, "-m", "retinue", "serve", "--port", "0")
-    process = await asyncio.create_subprocess_exec(*words, env=env, cwd=folder, stdin=DEVNULL, stderr=DEVNULL)
+    words = [*RETINUE, "serve", "--port", "0"]
+    process = await begun(words, env=env, cwd=folder, stdin=DEVNULL, stderr=DEVNULL)
     while await remote.hello(Path(env["RETINUE_HOME"])) is None:
         assert process.returncode is None
         await asyncio.sleep(0.02)
@@ -272,6 +272,29 @@ async def test_a_question_is_told_and_answered_once_by_the_next_message(api: Any
         ]
         assert [each["text"] for each in returned] == ["blue"]
         assert len((await it.get("/api/runs")).json) == 1
+
+
+async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api: Any):
+    """Whoever asks, and in which mode: the answer names what the session waits for.
+
+    Shows: C044."""
+    script = [calls(("bash", {"command": "true"})), reply("Ran."), reply("Second."), reply("Third.")]
+    async with api(script) as it:
+        made = await it.session()
+        first = (await it.say(made["slug"], "Run it")).json
+        (asked,) = (await it.get("/api/approvals")).json
+        for mode in ("sync", "async"):
+            queued = (await it.say(made["slug"], f"And {mode}", mode=mode)).json
+            assert (queued["status"], queued["messageId"]) == ("queued", queued["responseId"])
+            assert queued["message"].startswith("general waits for a person's yes to bash")
+            assert f"POST /api/approvals/{asked['id']}" in queued["message"]
+        now = (await it.get(f"/api/sessions/{made['slug']}")).json
+        assert (now["status"], now["run"]) == ("waiting", first["responseId"])
+        await it.post(f"/api/approvals/{asked['id']}", {"answer": "deny"})
+        for row in (await it.get("/api/runs")).json:
+            assert (await it.ended(row["run_id"]))["status"] == "done"
+        said = await it.texts(made["slug"])
+        assert said == ["Run it", "", "Ran.", "And sync", "Second.", "And async", "Third."]
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Runs, the inbox, approvals, agents and the daemon itself over HTTP."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from retinue.domain.run import Ask, Run, Status
 from retinue.ports import Tx
 from retinue.testing.model_server import Captured
-from retinue.testing.replies import Answer, calls, reply
+from retinue.testing.replies import Answer, calls, reply, status
 
 AUTO = 'approvals = "auto"\n'
 WORKER = "---\ndescription: Works.\n---\nYou are a worker.\n"
@@ -91,6 +94,48 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: Any):
         assert (ended["status"], ended["children"], ended["sandbox"]) == ("done", [child["run_id"]], None)
         assert (await it.get(f"/api/runs/{top[:24]}")).json == ended
         assert (await it.get("/api/runs/nothing")).status == 404
+
+
+async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: Any):
+    """How long, how many tokens and calls, who asked whom, what failed: and what it cost where there is a price, at what
+    the prices are when it is asked.
+
+    Shows: D057."""
+    prices = '[prices."openai:gpt-5-mini"]\ninput = 1.0\noutput = 10.0\ncache_read = 0.1\n'
+    tokens = {"input": 100, "output": 50, "cached": 40}
+
+    def model(asked: Captured) -> Answer:
+        if "You are a worker." in asked.messages[0]["content"]:
+            return status(400, "no such model")
+        return replace(calls(HAND_ON) if not asked.turns else reply("It failed."), usage=tokens)
+
+    agents = {"worker": "---\ndescription: Works.\nmodel: openai:unpriced\n---\nYou are a worker.\n"}
+    async with api(model, agents=agents, settings=AUTO + prices) as it:
+        made = await it.session()
+        await it.say(made["slug"], "Find it")
+        (top,) = (await it.get("/api/runs", session=made["slug"])).json
+        (child,) = [each for each in (await it.get("/api/runs", root=top["run_id"])).json if each["parent"]]
+        assert (top["children"], child["parent"], child["root"]) == (
+            [child["run_id"]],
+            top["run_id"],
+            top["run_id"],
+        )
+        assert (child["status"], child["reason"], child["cost"]) == ("failed", "provider", None)
+        assert isinstance(top["duration_ms"], int)
+        assert (top["turns"], top["tool_calls"], top["cached_tokens"]) == (2, 1, 80)
+        assert top["usage"] == {"input": 200, "output": 100}
+        assert top["cost"] == pytest.approx((120 * 1.0 + 80 * 0.1 + 100 * 10.0) / 1e6)
+        shown = (await it.get(f"/api/runs/{top['run_id']}")).json["tree"]
+        assert shown == {
+            "runs": 2,
+            "usage": {"input": 200, "output": 100},
+            "cached_tokens": 80,
+            "cost": top["cost"],
+            "unpriced": 0,
+        }
+        (Path(it.app.config.folder) / "config.toml").write_text(AUTO)
+        again = (await it.get(f"/api/runs/{top['run_id']}")).json
+        assert (again["cost"], again["tree"]["cost"], again["tree"]["unpriced"]) == (None, None, 1)
 
 
 async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: Any):
@@ -179,8 +224,6 @@ async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: Any):
         run = (await it.get("/api/runs", live=True)).json[0]
         assert run["approvals"] == [asked["id"]]
         assert (await it.get("/api/health")).json["counts"]["approvals"] == 1
-        behind = await it.say(made["slug"], "More")
-        assert (behind.status, asked["id"] in behind.message) == (409, True)
         path = f"/api/approvals/{asked['id']}"
         assert (await it.post(path, {"answer": "maybe"})).status == 400
         assert (await it.post(path, {"answer": "add"})).status == 403

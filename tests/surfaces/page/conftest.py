@@ -15,6 +15,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from commands import RETINUE, begun
 from playwright.async_api import (
     Browser,
     ConsoleMessage,
@@ -172,13 +173,8 @@ class House:
         return part if isinstance(part, Answer) else await part(asked)
 
     async def start(self, port: int = 0) -> None:
-        self.process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-m",
-            "retinue",
-            "serve",
-            "--port",
-            str(port),
+        self.process = await begun(
+            [*RETINUE, "serve", "--port", str(port)],
             stdin=asyncio.subprocess.DEVNULL,
             stdout=asyncio.subprocess.DEVNULL,
             stderr=asyncio.subprocess.PIPE,

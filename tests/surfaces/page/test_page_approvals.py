@@ -123,6 +123,7 @@ async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(ho
         calls(("agent", {"agent_name": "executor", "task_prompt": prompt})),
         reply("Done."),
     )
+    more = house.plays("More words.", reply("Heard after that."))
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -135,15 +136,15 @@ async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(ho
         own = await window("approval").evaluate("each => getComputedStyle(each).borderLeftColor")
         card = await window("card").locator(".card-title").evaluate("each => getComputedStyle(each).color")
         assert own == card, "the colour of who asks is the same everywhere"
-        await window("composer").fill("More words.")
-        await window.see("send").to_be_disabled()
-        await window.see(window.page.locator(".hint")).to_contain_text("Answer it first")
-        await window("composer").press("Enter")
-        await window.see("composer").to_have_value("More words.")
+        await window.see(window.page.locator(".hint")).to_contain_text("Enter queues more")
+        await window.says(more)
+        await window.see("queued").to_contain_text("More words.")
         await chain.click()
         await window.see("current-agent").to_have_text("Executor")
         await window("allow").click()
         await window.see(window("said-agent").locator(".prose")).to_have_text(["Written below."])
+        await window.goes(session["session_id"])
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["Done.", "Heard after that."])
     await house.quiet()
     assert (house.folder / "below.txt").read_text() == "new\n"
 

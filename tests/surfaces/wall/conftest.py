@@ -7,7 +7,6 @@ import re
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -16,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE, Started, ran
 
 import retinue
 from retinue.surfaces.web import page
@@ -153,8 +153,8 @@ class Daemon:
         return found[0]
 
     def start(self) -> None:
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "retinue", "serve", "--port", "0", *self.arguments],
+        self.process = Started(
+            [*RETINUE, "serve", "--port", "0", *self.arguments],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.PIPE,
@@ -186,14 +186,8 @@ class Daemon:
 
     def command(self, *arguments: str) -> Any:
         """What a command prints as JSON."""
-        done = subprocess.run(
-            [sys.executable, "-m", "retinue", *arguments, "--json"],
-            capture_output=True,
-            env=self.env,
-            cwd=self.folder,
-            timeout=PATIENCE,
-            check=False,
-        )
+        words = [*RETINUE, *arguments, "--json"]
+        done = ran(words, env=self.env, cwd=self.folder, timeout=PATIENCE)
         return json.loads(done.stdout)
 
 

@@ -1,12 +1,11 @@
 """Where a request comes from: pages of other sites, names that others made point here, and look-alikes."""
 
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
 import pytest
+from commands import RETINUE, ran
 
 EVIL = "http://evil.example"
 JSON = "Content-Type: application/json"
@@ -184,10 +183,8 @@ def test_nobody_is_told_what_another_origin_might_do(door: Any):
 def test_other_machines_are_let_in_only_by_two_words_and_a_token(serves: Callable[..., Any]):
     """Shows: A13."""
     daemon = serves("--host", "0.0.0.0", "--allow-remote")
-    refused = subprocess.run(
-        [sys.executable, "-m", "retinue", "serve", "--host", "0.0.0.0", "--port", "0"],
-        capture_output=True, env=daemon.env, timeout=60, check=False,
-    )  # fmt: skip
+    words = [*RETINUE, "serve", "--host", "0.0.0.0", "--port", "0"]
+    refused = ran(words, env=daemon.env, timeout=60)
     assert refused.returncode == 2
     assert b"--allow-remote" in refused.stderr
     assert not (daemon.home / "daemon.sock").exists()

@@ -19,7 +19,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   const run = atWork(id);
   const asks = run !== null && approvals.value.some((each) => isBelow(each.run_id, run.id));
   const queues = run !== null && run.waitsFor !== "person";
-  const shut = asks || connection.value === "lost";
+  const shut = connection.value === "lost";
   const told = shown.value?.session_id === id ? shown.value.draft : null;
   useEffect(() => {
     text.value = begun(id, told);
@@ -47,9 +47,9 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   };
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
-      <Area area={area} text={text.value} write={write} send={send} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer, in the strip above" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <Area area={area} text={text.value} write={write} send={send} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer: what you send waits behind that" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
-        <span class="hint">{asks ? "Answer it first: more words would only wait" : queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
+        <span class="hint">{asks ? "Answer it in the strip above; Enter queues more" : queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <Controls run={run} />}
         <button type="submit" class="button primary" data-test="send" disabled={!text.value.trim() || shut} aria-label={queues ? "Queue" : "Send"}>
           <Icon name={queues ? "queue" : "send"} size={14} /> {queues ? "Queue" : "Send"}

@@ -4,10 +4,13 @@ import { useSignal } from "@preact/signals";
 import type { JSX } from "preact";
 import { useCallback, useRef } from "preact/hooks";
 import { home, pin, remove, rename, show, steer } from "../deeds.ts";
+import { atStart } from "../entries.ts";
 import { hue } from "../hue.ts";
 import { atWork, type Seen } from "../runs.ts";
 import type { Session } from "../shapes.ts";
 import { byId, dialog, open, openId, renaming } from "../store.ts";
+import { flows } from "../flows.ts";
+import { items as shownItems, type Item } from "../items.ts";
 import * as talk from "../talk.ts";
 import { titleOf, WAITS_FOR } from "../words.ts";
 import { Composer } from "./composer.tsx";
@@ -104,14 +107,14 @@ export function Name({ session }: { session: Session }): JSX.Element {
 function Entries({ session }: { session: Session }): JSX.Element {
   const toEnd = useRef<(() => void) | null>(null);
   const atEnd = useSignal(true);
-  const items = talk.items.value;
+  const items = shownItems.value;
   const run = atWork(session.session_id);
-  const before = talk.atStart.value ? <Begins session={session} count={items.length} /> : <p class="quiet centre earlier">{talk.older.value || !items.length ? "Reading…" : "Earlier"}</p>;
+  const before = atStart.value ? <Begins session={session} count={items.length} /> : <p class="quiet centre earlier">{talk.older.value || !items.length ? "Reading…" : "Earlier"}</p>;
   return (
     <div class="entries">
       <Scroller
         items={items} keyOf={keyOf} guess={guess} render={draw} onTop={() => void talk.readOlder()} of={openId.value ?? ""}
-        label={`Conversation with ${session.agent}`} busy={talk.flows.value.length > 0} toEnd={toEnd} ended={(at) => (atEnd.value = at)}
+        label={`Conversation with ${session.agent}`} busy={flows.value.length > 0} toEnd={toEnd} ended={(at) => (atEnd.value = at)}
         before={before} after={run ? <Now run={run} /> : <div class="now" />}
       />
       {!atEnd.value && <button type="button" class="to-end" data-test="to-end" onClick={() => toEnd.current?.()} aria-label="Go to the end" title="Go to the end"><Icon name="end" /></button>}
@@ -135,21 +138,21 @@ function Begins({ session, count }: { session: Session; count: number }): JSX.El
 /** What goes on just now, below the last entry. */
 function Now({ run }: { run: Seen }): JSX.Element {
   const doing = [...run.doing.values()].at(-1);
-  const coming = talk.flows.value.some((flow) => flow.run === run.id && flow.text);
+  const coming = flows.value.some((flow) => flow.run === run.id && flow.text);
   if (coming && !doing) return <div class="now" />;
   const words = run.status === "waiting" ? `Waits ${WAITS_FOR[run.waitsFor] ?? ""}` : run.status === "queued" ? "Waits for its turn" : run.note || (doing ? "Calls tools" : "Thinks");
   return <div class="now" data-test="now"><span class={run.status === "running" ? "spin" : `dot ${run.status}`} aria-hidden="true" /><span>{words}…</span></div>;
 }
 
-const keyOf = (item: talk.Item): string => item.key;
+const keyOf = (item: Item): string => item.key;
 
 /** About how high a row is, before it was measured. */
-function guess(item: talk.Item): number {
+function guess(item: Item): number {
   if (item.is === "said") return 46 + Math.ceil(item.said.text.length / 80) * 22 + (item.said.text.match(/\n/g)?.length ?? 0) * 12;
   return item.is === "call" ? 32 : item.is === "flow" ? 120 : 60;
 }
 
-function draw(item: talk.Item): JSX.Element {
+function draw(item: Item): JSX.Element {
   switch (item.is) {
     case "said": return <Words said={item.said} thinking={item.thinking} again={item.again} />;
     case "call": return <Call call={item.call} result={item.result} first={item.first} />;

@@ -70,7 +70,7 @@ async def list_agents(app: App, terminal: Terminal, every: bool) -> None:
 @click.argument("name")
 @on_app()
 async def show_agent(app: App, terminal: Terminal, name: str) -> None:
-    """Every field of an agent with where it came from, and the tools it is offered."""
+    """Every field of an agent with where it came from, and the tools and skills it is offered."""
     here = str(Path.cwd())
     facts = await app.agent_json(name, here)
     if terminal.json:
@@ -81,6 +81,10 @@ async def show_agent(app: App, terminal: Terminal, name: str) -> None:
     terminal.line(f"\noffered: {', '.join(facts['offered']) or 'no tools'}")
     for tool, rule in facts["withheld"].items():
         terminal.line(f"withheld: {tool} ({rule})")
+    if facts["skills"]:
+        terminal.line(f"skills: {', '.join(facts['skills'])}")
+    for skill, rule in facts["skills_withheld"].items():
+        terminal.line(f"withheld: the skill {skill} ({rule})")
     for sentence in defined.clipped:
         terminal.line(f"clipped: {sentence}")
 

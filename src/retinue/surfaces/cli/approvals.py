@@ -7,7 +7,7 @@ import click
 
 from retinue.app import App
 from retinue.domain.approval import Approval, as_json
-from retinue.domain.run import Run
+from retinue.domain.run import Run, Status
 from retinue.domain.run import as_json as run_as_json
 from retinue.surfaces.cli.card import card
 from retinue.surfaces.cli.command import exit_code, on_app
@@ -93,7 +93,26 @@ async def _carried_on(app: App, terminal: Terminal, run: Run) -> int:
         return await _those_above(app, terminal, run)
     ended = await followed(app, terminal, lambda: app.find_run(run.id))
     code = await reported(app, replace(terminal, json=False), ended)
-    return await _those_above(app, terminal, ended) or code
+    return await _those_above(app, terminal, ended) or await _those_behind(app, terminal, ended) or code
+
+
+async def _those_behind(app: App, terminal: Terminal, run: Run) -> int:
+    """What was said to its conversation meanwhile, by a process that has left, is answered here too."""
+    if run.status.live:
+        return 0
+    code = 0
+    for each in await app.interrupted():
+        if each.session_id == run.session_id and each.status is Status.QUEUED:
+            terminal.note(
+                f"{each.agent} goes on with what was said meanwhile: {one_line(each.ask.task or '', 120)}"
+            )
+            behind = await followed(app, terminal, lambda each=each: _first(app, each))
+            code = max(code, await reported(app, replace(terminal, json=False), behind))
+    return code
+
+
+async def _first(app: App, run: Run) -> Run:
+    return (await app.resume(run.id))[0]
 
 
 async def _those_above(app: App, terminal: Terminal, run: Run) -> int:

@@ -6,9 +6,11 @@ from pathlib import Path
 import click
 
 from retinue.app import App
+from retinue.domain.agent import Agent, Role
 from retinue.domain.run import Run, Status, as_json
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
+from retinue.domain.watch import words_of
 from retinue.errors import NotFound, RetinueError, Usage
 from retinue.surfaces.cli.command import FORGETTING, exit_code, on_app
 from retinue.surfaces.cli.follow import ending, followed
@@ -20,6 +22,8 @@ from retinue.surfaces.cli.terminal import Terminal, one_line
 from retinue.surfaces.cli.tools import COLUMNS as TOOL_COLUMNS
 from retinue.surfaces.cli.tools import tool_json
 
+SLASH = "slash"
+"""What set off a run that a slash command began."""
 GREETING = "/help lists the commands, Ctrl-C stops an answer, Ctrl-D leaves."
 
 
@@ -63,6 +67,8 @@ class Talk:
         self.model = model
         self.session: Session | None = None
         self.runs: list[Run] = []
+        self.shown: set[str] = set()
+        """What watchers said and the person has seen."""
 
     async def go_on(self) -> int:
         """Reads lines until the person leaves. A script on standard input hears of the last failure."""
@@ -109,16 +115,30 @@ class Talk:
     async def _triggered(self, name: str, text: str) -> int:
         """A definition's own slash command: that agent does it, as a child of this conversation."""
         agent = self._agent_of(name)
+        if not text and agent in self.app.can_watch():
+            await self._toggled(agent)
+            return 0
         if not text:
             raise Usage(f"say what {agent} is to do: /{name} TEXT")
         above = self.session
         if above is None:
             return await self._followed(
-                lambda: self.app.start(text, agent=agent, model=self.model), stay=False
+                lambda: self.app.start(text, agent=agent, model=self.model, trigger=SLASH), stay=False
             )
         return await self._followed(
-            lambda: self.app.spawn(text, parent=above.path, agent=agent, model=self.model), stay=False
+            lambda: self.app.spawn(text, parent=above.path, agent=agent, model=self.model, trigger=SLASH),
+            stay=False,
         )
+
+    async def _toggled(self, agent: str) -> None:
+        """A watcher's slash command alone sets it beside this conversation, or sends it away."""
+        here = self._here()
+        if any(each.agent == agent for each in await self.app.watchers(here.path)):
+            await self.app.unwatch(here.path, agent=agent)
+            self.terminal.note(f"{agent} watches no more")
+            return
+        watch = await self.app.watch(here.path, agent=agent, trigger=SLASH)
+        self.terminal.note(f"{watch.name} watching")
 
     def _agent_of(self, name: str) -> str:
         for defined in self.app.agents.all():
@@ -129,7 +149,9 @@ class Talk:
         )
 
     async def _followed(self, born: Callable[[], Awaitable[Run]], *, stay: bool) -> int:
+        await self._watchers(told=False)
         run = await followed(self.app, self.terminal, born)
+        await self._watchers(told=True)
         self.runs.append(run)
         if stay:
             self.session = await self.app.session(run.session_id)
@@ -137,6 +159,17 @@ class Talk:
         if run.status is not Status.DONE:
             self.terminal.note(ending(run, await family(self.app, [run])), colour="31")
         return exit_code(run)
+
+    async def _watchers(self, *, told: bool) -> None:
+        """What watchers said while nobody listened is shown before the next answer; what they say meanwhile is told."""
+        if (here := self.session) is None:
+            return
+        for said in await self.app.ledger.look(lambda tx: tx.interjections(session=here.id, open_=True)):
+            if said.id not in self.shown and not told:
+                self.terminal.note(
+                    f"{said.agent} {said.severity}: {one_line(words_of(said), 600)}", colour="33"
+                )
+            self.shown.add(said.id)
 
     def _here(self) -> Session:
         if self.session is None:
@@ -148,7 +181,7 @@ class Talk:
             self.terminal.line(f"  /{name:<13}{what}")
         for defined in self.app.agents.all():
             for slash in defined.agent.triggers.slash:
-                self.terminal.line(f"  /{slash.removeprefix('/'):<13}{defined.agent.name} does it as a child")
+                self.terminal.line(f"  /{slash.removeprefix('/'):<13}{_what(defined.agent)}")
 
     async def leave(self, _rest: str) -> None:
         raise Leave
@@ -205,6 +238,12 @@ class Talk:
         """Lists are for people here: `--json` prints one value, at the end."""
         if not self.terminal.json:
             shown()
+
+
+def _what(agent: Agent) -> str:
+    """What its slash command does."""
+    does = f"{agent.name} does it as a child"
+    return f"{does}; alone, it watches, or no more" if Role.WATCHER in agent.roles else does
 
 
 COMMANDS: Mapping[str, tuple[str, Callable[[Talk, str], Awaitable[None]]]] = {

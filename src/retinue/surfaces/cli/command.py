@@ -29,11 +29,12 @@ EXIT_CODES: Mapping[Status, int] = {
 
 NOBODY_HERE = 6
 HELD_UP = frozenset({Waiting.APPROVAL, Waiting.PERSON, Waiting.CHILD})
-"""A run that waits for its child, and is told of here, waits because the child waits for a person."""
+"""A run that waits for its child, and is told of here, waits because the child waits for a person; and one that is
+still queued stands behind a run that does."""
 
 
 def exit_code(run: Run) -> int:
-    if run.status is Status.WAITING and run.waiting_for in HELD_UP:
+    if run.status is Status.QUEUED or (run.status is Status.WAITING and run.waiting_for in HELD_UP):
         return NOBODY_HERE
     return EXIT_CODES.get(run.status, 1)
 

@@ -16,6 +16,8 @@ from retinue.surfaces.cli.progress import Progress
 from retinue.surfaces.cli.stay import ended, family
 from retinue.surfaces.cli.terminal import Terminal, one_line
 from retinue.surfaces.cli.tree import counted, spoken
+from retinue.surfaces.cli.watch import heard_out
+from retinue.surfaces.cli.watch import spoken as watchers_words
 
 
 async def followed(app: App, terminal: Terminal, born: Callable[[], Awaitable[Run]]) -> Run:
@@ -43,6 +45,7 @@ async def all_followed(
         async with follower.progress.shown(app):
             done = await ended(app, ids, pressed, person, leaving=follower.progress.stop, cancels=cancels)
         follower.finish(done)
+        await heard_out(app, done, pressed)
     return done
 
 
@@ -94,6 +97,11 @@ def ending(run: Run, tree: Sequence[Run] = ()) -> str:
     """One sentence on a run that is not done; `tree` are the runs around it, for one that waits for another."""
     if run.status is Status.WAITING:
         return f"run {run.id} {waits(run, tree)}"
+    if run.status is Status.QUEUED:
+        return (
+            f"run {run.id} is queued: {run.slug} waits for a person, and goes on with it after that; "
+            f"retinue wait {run.id} stays with it"
+        )
     reason = f" ({run.reason})" if run.reason else ""
     return f"run {run.id} {str(run.status).replace('_', ' ')}{reason}{': ' if run.error else ''}{run.error}"
 
@@ -130,6 +138,7 @@ class Follower:
         self.progress = Progress(terminal.footer, asking=asking)
         self.notes = terminal.err.isatty()
         self.runs: frozenset[str] = frozenset()
+        self.sessions: frozenset[str] = frozenset()
         self.several = False
         """Whether they go on at the same time: then their words are not shown as they come."""
         self.early: list[Event] = []
@@ -145,6 +154,7 @@ class Follower:
     def follow(self, runs: Sequence[Run], family: Sequence[Run] = ()) -> None:
         """What was heard before the runs' ids were known is shown now."""
         self.runs |= {run.id for run in runs}
+        self.sessions |= {run.session_id for run in runs}
         self.progress.watch(runs, family)
         early, self.early = self.early, []
         for event in early:
@@ -155,6 +165,8 @@ class Follower:
         if not self.runs:
             self.early.append(event)
             return
+        if event.kind == "interjection.posted" and event.session in self.sessions:
+            self._guarded(lambda: self.on_interjection(event))
         if (show := _SHOWN.get(event.kind)) is not None and self.progress.tree.knows(event):
             self._guarded(lambda: show(self, event))
         self.progress.hear(event)
@@ -236,6 +248,12 @@ class Follower:
             self.terminal.note(f"{self._who(event)}{event.data['note']}", colour="33")
         elif note := event.data.get("note"):
             self._note(f"{self._who(event)}{note}")
+
+    def on_interjection(self, event: Event) -> None:
+        """Told whoever reads: it is about what goes on now."""
+        self._end_line()
+        words, colour = watchers_words(event)
+        self.terminal.note(words, colour=colour)
 
     def on_ended(self, event: Event) -> None:
         if event.run in self.runs:

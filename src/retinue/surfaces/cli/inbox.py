@@ -12,9 +12,9 @@ from retinue.surfaces.cli.shapes import ago
 from retinue.surfaces.cli.terminal import Column, Terminal, one_line
 
 COLUMNS: Sequence[Column] = (
-    ("RUN", lambda row: row["runId"]),
+    ("RUN", lambda row: row["id"] if row["severity"] else row["runId"]),
     ("WHO", lambda row: row["agentId"]),
-    ("STATUS", lambda row: row["status"]),
+    ("STATUS", lambda row: row["severity"] or row["status"]),
     ("AGE", lambda row: ago(row["timestamp"])),
     ("FOR", lambda row: row["for"] or "-"),
     ("TOLD", lambda row: row["delivery"] or "-"),
@@ -27,14 +27,22 @@ COLUMNS: Sequence[Column] = (
 @click.argument("session", required=False)
 @click.option("--drain", is_flag=True, help="Count what nobody has heard of as read: no agent is told of it.")
 @click.option("--promote", metavar="RUN", help="Pass one result on into the conversation that asked for it.")
+@click.option("--dismiss", metavar="ID", help="Set aside what a watcher said.")
 @on_app()
-async def inbox(app: App, terminal: Terminal, session: str | None, drain: bool, promote: str | None) -> None:
-    """What agents that were handed work are at, and what they left: of SESSION, or of all.
+async def inbox(
+    app: App, terminal: Terminal, session: str | None, drain: bool, promote: str | None, dismiss: str | None
+) -> None:
+    """What agents that were handed work are at, and what they left: of SESSION, or of all. What watchers say lies here too.
 
     Results that an agent has not heard of yet are `pending`; it hears of each at its next turn, once. --promote writes
     a result into that conversation in your name, and says whose words they are; what you send next comes after it. What stands there
     already is not written again.
     """
+    if dismiss is not None:
+        if drain or session is not None or promote is not None:
+            raise Usage("--dismiss takes one interjection and nothing else: leave the rest out")
+        terminal.facts(await app.dismiss(dismiss))
+        return
     if promote is not None:
         if drain or session is not None:
             raise Usage("--promote takes one result and nothing else: leave SESSION and --drain out")

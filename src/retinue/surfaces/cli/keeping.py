@@ -9,6 +9,7 @@ from typing import Concatenate, ParamSpec
 import click
 
 from retinue import app as application
+from retinue.app.motion import ahead
 from retinue.app.sessions import Sessions, open_sessions
 from retinue.errors import RetinueError
 from retinue.surfaces.cli.terminal import Terminal
@@ -45,7 +46,8 @@ def on_sessions(*, whole: bool = False) -> Callable[[Work[P]], Callable[P, int]]
 async def remind(app: Sessions, terminal: Terminal) -> None:
     """The command has answered: a ledger that cannot be asked now takes nothing from that."""
     with suppress(RetinueError):
-        if count := len(await app.interrupted()):
+        left = await app.interrupted()
+        if count := await app.ledger.look(lambda tx: sum(not ahead(run, tx) for run in left)):
             terminal.note(
                 f"{count} run{'s' if count > 1 else ''} interrupted: retinue runs resume", colour="33"
             )

@@ -1,22 +1,17 @@
-"""This machine: what is well, what it costs, and a demonstration."""
+"""This machine: what is well, and a demonstration."""
 
-import importlib
-import importlib.util
 from collections.abc import Sequence
 
 import click
 
 from retinue.app import App
 from retinue.domain.run import Status, as_json
-from retinue.errors import NotFound
 from retinue.surfaces.cli.command import exit_code, on_app, plainly
 from retinue.surfaces.cli.follow import ending
 from retinue.surfaces.cli.options import Command
 from retinue.surfaces.cli.shapes import took
 from retinue.surfaces.cli.terminal import Column, Terminal
 from retinue.trials.demo import Shown, shown
-
-BENCH = "retinue.trials.bench"
 
 COLUMNS: Sequence[Column] = (
     ("", lambda row: row["level"]),
@@ -72,15 +67,3 @@ def tree(show: Shown) -> list[str]:
         corner = "└──" if number == len(show.steps) else "├──"
         lines.append(f"    {corner} {step.tool} {step.about}  {step.outcome}  {took(step.ms)}")
     return lines
-
-
-@click.command(cls=Command, context_settings={"ignore_unknown_options": True})
-@click.argument("arguments", nargs=-1)
-def bench(arguments: tuple[str, ...]) -> int:
-    """Measure what Retinue costs on this machine."""
-    if importlib.util.find_spec(BENCH) is None:
-        raise NotFound("this installation carries no benchmark")
-    asked = (
-        [*arguments, "--json"] if click.get_current_context().meta.get("retinue.json") else list(arguments)
-    )
-    return importlib.import_module(BENCH).main(asked) or 0

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from retinue.app import App
+from retinue.domain.price import Bill, dollars
 from retinue.domain.run import Run, Waiting, as_json
 from retinue.surfaces.cli.command import exit_code, on_app
 from retinue.surfaces.cli.follow import spoken_to
@@ -84,7 +85,9 @@ async def show_run(app: App, terminal: Terminal, run: str) -> None:
         return
     held, effects = await app.sandbox(found), await app.effects(found)
     relatives = await family(app, [found])
-    for line in in_words(found, relatives, await app.awaited(found)):
+    for line in in_words(
+        found, relatives, await app.awaited(found), costs(app.cost(found), await app.bill(found))
+    ):
         terminal.line(line)
     for asked in await app.questions(found):
         terminal.line(f"{asked.agent} asks: {asked.told()}")
@@ -148,18 +151,33 @@ def answerable(done: Sequence[Run], since: datetime) -> list[Run]:
     return [one for one in done if one.id in tops or one.root in over or one.root not in tops]
 
 
-def in_words(run: Run, relatives: Sequence[Run], approvals: Sequence[str]) -> list[str]:
+def costs(own: float | None, bill: Bill) -> list[str]:
+    """What a run cost, and what it and all below it did; nothing where nobody said what tokens cost."""
+    spent = f"Cost: {dollars(own)}" if own is not None else ""
+    if bill.runs == 1:
+        return [spent]
+    tokens = f"{bill.usage.input:,} tokens in, {bill.usage.output:,} out"
+    sums = "" if bill.cost is None else f", {dollars(bill.cost)}"
+    rest = f", and {counted(bill.unpriced, 'run')} without a price" if sums and bill.unpriced else ""
+    return [spent, f"With those below it: {tokens}{sums}{rest}"]
+
+
+def in_words(
+    run: Run, relatives: Sequence[Run], approvals: Sequence[str], spent: Sequence[str] = ()
+) -> list[str]:
     """What a person wants to know of a run, in the order in which they ask for it."""
     called = names(relatives)
     asker = run.ask.parent_run
     by = run.ask.requester if asker is None else f"{called.get(asker, 'run')} ({asker})"
-    tokens = f"{run.usage.input:,} tokens in, {run.usage.output:,} out"
+    kept = f" ({run.usage.cached:,} from the cache)" if run.usage.cached else ""
+    tokens = f"{run.usage.input:,} tokens in{kept}, {run.usage.output:,} out"
     model = f", with {run.model}" if run.model else ""
     told = [
         f"{called[run.id]} {_state(run)}",
         f"Asked for by {by}: {one_line(run.ask.task or '', 400)}",
         f"Label: {run.ask.label}" if run.ask.label else "",
         f"{counted(run.turns, 'turn')}, {counted(run.tool_calls, 'tool call')}, {tokens}{model}",
+        *spent,
         f"Ended by {run.exit}" if run.exit else "",
         f"Last words: {one_line(run.text, 400)}" if run.text else "",
         f"Error: {one_line(run.error, 400)}" if run.error else "",

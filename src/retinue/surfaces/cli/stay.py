@@ -16,6 +16,9 @@ from retinue.surfaces.cli.person import Person
 LOOK_SECONDS = 0.25
 """How often it is looked whether somebody elsewhere has answered."""
 
+STANDING = (Status.WAITING, Status.QUEUED)
+"""Of a run that does not go on: a person is needed, for itself or for one that it stands behind."""
+
 TAKE_UP_SECONDS = 1.0
 """How often it is looked whether somebody elsewhere has died."""
 
@@ -85,7 +88,7 @@ async def _through(app: App, run_id: str, person: Person | None) -> Run:
     """Stays with a run past every question that the person here answers."""
     while True:
         run = await app.wait(run_id)
-        if run.status is not Status.WAITING or person is None or person.answerer() is None:
+        if run.status not in STANDING or person is None or person.answerer() is None:
             return run
         approvals = await app.asked_in(run)
         for approval in approvals:

@@ -50,6 +50,7 @@ def tool_json(tool: Tool, verdict: Verdict) -> dict[str, Any]:
     return {
         "name": tool.spec.name,
         "category": tool.category or None,
+        "plugin": tool.plugin or None,
         "description": tool.spec.description,
         "offered": verdict.ok,
         "rule": verdict.rule,

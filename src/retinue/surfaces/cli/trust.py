@@ -9,6 +9,7 @@ import click
 
 from retinue.app import App
 from retinue.domain.agent import Agent, Defined
+from retinue.domain.skill import Skill
 from retinue.errors import Cancelled, Usage
 from retinue.store.trust import FOLDER, Seen, look
 from retinue.surfaces.cli.command import on_app
@@ -28,6 +29,13 @@ AGENT_COLUMNS: Sequence[Column] = (
     ("WHAT", lambda row: row["problem"] or row["description"]),
 )
 
+
+SKILL_COLUMNS: Sequence[Column] = (
+    ("SKILL", lambda row: row["name"]),
+    ("ADDED", lambda row: "yes" if row["added"] else "no"),
+    ("CLI", lambda row: row["cli"]),
+    ("WHAT", lambda row: row["problem"] or row["description"]),
+)
 
 YES = click.option(
     "--yes",
@@ -56,7 +64,7 @@ class FolderOrWord(Group):
 @click.group(cls=FolderOrWord)
 @YES
 def trust() -> None:
-    """Let the project in the folder PATH add the agents of its .retinue/agents folder.
+    """Let the project in the folder PATH add the agents of its .retinue/agents folder, and the skills of .retinue/skills.
 
     Before that nothing there counts as a definition, whoever asks for it. What the folder holds is shown first, and you
     are asked; where nobody can be asked, --yes must be said. Its
@@ -77,14 +85,14 @@ async def add_trust(app: App, terminal: Terminal, path: str) -> None:
     if not Path(path).is_dir():
         raise Usage(f"{path} is not a folder: name the folder of the project")
     seen = look(path)
-    rows = _rows(app, seen)
+    rows, skills = _rows(app, seen), [_skill(name, found) for name, found in app.skills.offers(seen)]
     if not terminal.json:
-        _show(terminal, seen, rows)
+        _show(terminal, seen, rows, skills)
     if not click.get_current_context().meta.get("retinue.yes"):
         await _agreed(terminal, seen.place)
     app.trust.add(seen, token=app.chance.uuid())
     if terminal.json:
-        terminal.value({"path": seen.place, "standing": "trusted", "agents": rows})
+        terminal.value({"path": seen.place, "standing": "trusted", "agents": rows, "skills": skills})
     else:
         terminal.line(f"{seen.place} is trusted as it is now")
 
@@ -133,8 +141,25 @@ def _row(name: str, found: Defined | str) -> dict[str, Any]:
     }
 
 
-def _show(terminal: Terminal, seen: Seen, rows: Sequence[dict[str, Any]]) -> None:
+def _skill(name: str, found: Skill | str) -> dict[str, Any]:
+    added = isinstance(found, Skill)
+    return {
+        "name": name,
+        "added": added,
+        "description": found.description if added else "",
+        "cli": found.cli if added else "",
+        "problem": None if added else found,
+    }
+
+
+def _show(
+    terminal: Terminal, seen: Seen, rows: Sequence[dict[str, Any]], skills: Sequence[dict[str, Any]]
+) -> None:
     where = os.path.join(seen.place, FOLDER)  # noqa: PTH118  (text is enough)
     terminal.rows(rows, AGENT_COLUMNS, empty=f"{where} defines no agents")
+    if skills:
+        terminal.line("")
+        terminal.rows(skills, SKILL_COLUMNS, empty="")
+        terminal.line("\nA skill's command runs when an agent of yours runs it: read it before.")
     if rows:
         terminal.line(f"\nTheir words are in {where}: read them before an agent says them to a model.")

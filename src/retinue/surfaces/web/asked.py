@@ -115,6 +115,20 @@ class Saying(Asked):
     ] = 300
 
 
+class Addressing(Saying):
+    session: Annotated[
+        Ref,
+        Meta(
+            description="latest, create, latest-or-create, or a session of this agent.",
+            examples=["latest-or-create"],
+        ),
+    ] = "latest-or-create"
+    workspace: Annotated[
+        str | None,
+        Meta(description="The absolute folder that a new session works in, as of POST /api/sessions."),
+    ] = None
+
+
 class Draining(Asked):
     session: Ref | None = None
 

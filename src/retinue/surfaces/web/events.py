@@ -8,10 +8,11 @@ import msgspec
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from retinue.domain.right import Right
 from retinue.domain.session import Session
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.hub import Hub
-from retinue.surfaces.web.route import Right, Route, Wish
+from retinue.surfaces.web.route import Route, Wish
 from retinue.surfaces.web.stream import ALL, NONE, Stream, Wanted
 
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}

@@ -3,10 +3,10 @@
 from typing import Any
 
 from retinue.domain.right import Right
+from retinue.surfaces.web.accounts import RunRow, RunShown
 from retinue.surfaces.web.asked import RunsQuery
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Nothing, Route, Wish
-from retinue.surfaces.web.shapes import RunRow, RunShown
 
 
 async def listed(house: House, wish: Wish[RunsQuery, Nothing]) -> list[dict[str, Any]]:

@@ -96,6 +96,8 @@ class AgentShown(Struct, kw_only=True):
     clipped: Annotated[list[str], Meta(description="What the operator's ceiling took away.")]
     offered: Annotated[list[str], Meta(description="Tools that it gets.")]
     withheld: Annotated[dict[str, str], Meta(description="Tool → the rule that keeps it away.")]
+    skills: Annotated[list[str], Meta(description="Skills that it has.")]
+    skills_withheld: Annotated[dict[str, str], Meta(description="Skill → the rule that keeps it away.")]
 
 
 class WorkspaceShown(Shape):
@@ -210,6 +212,10 @@ class Tokens(Shape):
     output: int
 
 
+class Spent(Tokens):
+    cached: Annotated[int, Meta(description="Of the input, what came from the provider's cache.")]
+
+
 class SaidEntry(Shape, tag_field="kind", tag="said"):
     id: str
     by: Literal["user", "agent"]
@@ -218,7 +224,7 @@ class SaidEntry(Shape, tag_field="kind", tag="said"):
     origin: Annotated[str, Meta(description="Of a user's entry: empty for a person, else who speaks.")]
     run: str
     model: str
-    usage: Tokens
+    usage: Spent
     stop: str
     calls: int
 
@@ -283,83 +289,6 @@ class Response(Shape):
     message: str | UnsetType = UNSET
 
 
-class DeliveryShown(Shape):
-    state: str | None
-    attempts: int
-
-
-class Evidence(Shape):
-    tool_calls: int
-    no_work: bool
-
-
-class Effect(Shape):
-    call: str
-    tool: str
-    arguments_hash: str
-    state: Literal["started", "ended", "unknown"]
-    ok: bool | None
-    started_at: Time
-    ended_at: Time | None
-
-
-class RunRow(Shape):
-    """As `runs show --json`; prices are not known, so neither are costs."""
-
-    run_id: str
-    session_id: str
-    slug: str
-    key: str
-    agent: str
-    status: Literal["queued", "running", "waiting", "done", "failed", "cancelled", "timed_out", "lost"]
-    waiting_for: str | None
-    reason: str | None
-    approvals: Annotated[list[str], Meta(description="What it waits for a person with.")]
-    text: Annotated[str, Meta(description="The last word.")]
-    error: str | None
-    turns: int
-    tool_calls: int
-    usage: Tokens
-    started_at: Time | None
-    ended_at: Time | None
-    duration_ms: int | None
-    path: str
-    children: list[str]
-    requester: str
-    parent: str | None
-    root: str
-    depth: int
-    label: str | None
-    task: str | None
-    model: str | None
-    thinking: str | None
-    source: str
-    door: str
-    role: str
-    trigger: str
-    keep: bool
-    timeout_seconds: float | None
-    created_at: Time
-    deadline_at: Time | None
-    delivery: DeliveryShown
-    attempts: int
-    workspace: str | None
-    scope_hash: str | None
-    exit: str | None
-    evidence: Evidence
-    effects: list[Effect]
-    call: Annotated[str | None, Meta(description="The entry of the call that asked for it.")]
-
-
-class RunShown(RunRow):
-    sandbox: Annotated[
-        str | None, Meta(description="How tightly its commands were held at the least; null: it ran none.")
-    ]
-    questions: Annotated[
-        list[QuestionAsked], Meta(description="What it, and those it asked, want to know of a person.")
-    ]
-
-
 class Stats(Shape):
     turns: int
     toolCalls: int  # noqa: N815  (names that programs know)
@@ -386,6 +315,15 @@ class InboxRow(Shape, rename={"for_": "for"}):
     delivery: str | None
     transcript: str
     for_: Annotated[str | None, Meta(description="The slug of the conversation that hears of it.")]
+    kind: Annotated[
+        Literal["result", "interjection"], Meta(description="What a run came to, or what a watcher says.")
+    ]
+    severity: Annotated[
+        Literal["info", "warning", "interrupt"] | None, Meta(description="Of an interjection, as all below.")
+    ]
+    reason: str | None
+    suggestion: Annotated[str | None, Meta(description="What to do instead.")]
+    interrupts: Annotated[str | None, Meta(description="The run whose turn it has ended.")]
 
 
 class Promoted(InboxRow):

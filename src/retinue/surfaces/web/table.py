@@ -5,7 +5,7 @@ from functools import cache
 from typing import Any
 
 from retinue.domain.right import Right
-from retinue.surfaces.web import agents, events, machine, people, runs, sessions, talk
+from retinue.surfaces.web import agents, events, machine, people, runs, sessions, talk, watchers
 from retinue.surfaces.web.describe import document
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Nothing, Route, Wish
@@ -28,6 +28,7 @@ ROUTES: Sequence[Route] = (
     *talk.ROUTES,
     *runs.ROUTES,
     *people.ROUTES,
+    *watchers.ROUTES,
     *events.ROUTES,
     Route(
         method="GET",

@@ -8,12 +8,12 @@ from starlette.responses import StreamingResponse
 
 from retinue.app.talking import Message
 from retinue.domain.right import Right
-from retinue.domain.run import Status
+from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Entry, as_json
 from retinue.errors import NotFound, Usage
 from retinue.store.page import Span
 from retinue.surfaces.web.asgi import failed
-from retinue.surfaces.web.asked import EntriesQuery, Saying
+from retinue.surfaces.web.asked import Addressing, EntriesQuery, Saying
 from retinue.surfaces.web.encoding import encoded
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.route import Nothing, Route, Wish
@@ -77,6 +77,21 @@ async def said(house: House, wish: Wish[Nothing, Saying]) -> Answer | dict[str, 
     except NotFound as missing:
         await house.app.named(session.id)  # it may have been deleted meanwhile: that is another error
         return failed(404, "agent_not_found", str(missing))
+    return _told(run, facts)
+
+
+async def addressed(house: House, wish: Wish[Nothing, Addressing]) -> Answer | dict[str, Any]:
+    body = wish.body
+    message = Message(content=body.content, wait=body.mode == "sync", timeout=body.timeout, key=wish.key)
+    try:
+        house.app.reachable(wish.ref, body.workspace)
+    except NotFound as missing:
+        return failed(404, "agent_not_found", f"Agent not found: {missing}")
+    run, facts = await house.app.address(wish.ref, message, session=body.session, workspace=body.workspace)
+    return _told(run, facts)
+
+
+def _told(run: Run, facts: dict[str, Any]) -> Answer | dict[str, Any]:
     told = facts.pop("error", None)
     if told is None:
         return {name: fact for name, fact in facts.items() if fact is not None}
@@ -107,7 +122,26 @@ ROUTES = (
         keyed=True,
         errors={
             403: "The configuration denies the agent.",
-            409: "It waits for an approval, another process has it open, the run was cancelled, or the "
+            409: "Another process has it open, the run was cancelled, or the Idempotency-Key was given for another "
+            "message.",
+            422: "The run ended without a response; details say which.",
+        },
+        codes=CODES,
+    ),
+    Route(
+        method="POST",
+        path="/api/agents/{ref}/messages",
+        right=Right.RUN,
+        does=addressed,
+        says="Says something to an agent, as `agents_message` does: in its latest session, a new one, or one of its own "
+        "that is named.",
+        takes=Addressing,
+        gives=Response,
+        keyed=True,
+        errors={
+            403: "The configuration denies the agent, or its definition says ui_visible: false.",
+            404: "There is no such agent; or it has no session, or not the one that is named.",
+            409: "The session belongs to another agent, another process has it open, the run was cancelled, or the "
             "Idempotency-Key was given for another message.",
             422: "The run ended without a response; details say which.",
         },

@@ -17,12 +17,11 @@ from retinue.domain.tool import Effect
 from retinue.domain.transcript import Said
 from retinue.errors import BadConfig, Conflict, Failed, NotFound, Refused, RetinueError
 from retinue.ports import Call, Ports, Tx
-from retinue.runtime.announce import LIVE
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import Parked, ask_key
 from retinue.runtime.guard import capped
 from retinue.runtime.place import Child
-from retinue.runtime.send import send
+from retinue.runtime.send import LIVE, send
 from retinue.runtime.spawn import permitted, spawn
 from retinue.tools.define import tool
 from retinue.tools.doors.shape import said

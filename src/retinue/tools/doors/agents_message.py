@@ -18,14 +18,13 @@ from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Returned
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.ports import Call, Ports, Tx
-from retinue.runtime.announce import LIVE
 from retinue.runtime.answer import outcome
 from retinue.runtime.approve import ask_key
 from retinue.runtime.guard import capped
 from retinue.runtime.peers import nameable, peers
 from retinue.runtime.place import handed_down
 from retinue.runtime.prepare import definition, scope_of
-from retinue.runtime.send import send
+from retinue.runtime.send import LIVE, send
 from retinue.runtime.spawn import ancestry, begin, permitted
 from retinue.tools.define import tool
 from retinue.tools.doors.shape import said

@@ -1,0 +1,51 @@
+"""Servers that run: each started by the first who asks something of it, and ended with the application."""
+
+from collections.abc import Callable, Mapping
+
+from retinue import __version__
+from retinue.config import Config
+from retinue.domain.offer import Compared, Server
+from retinue.errors import Failed
+from retinue.mcp.client import Line
+from retinue.mcp.server import Running
+from retinue.sandbox.program import environment, found, start
+
+Marked = Callable[[str, Compared], None]
+
+
+class Serving:
+    """One process for each server, whoever calls it."""
+
+    def __init__(self, config: Config, marked: Marked) -> None:
+        self._config = config
+        self._marked = marked
+        self._running: dict[str, Running] = {}
+
+    def server(self, how: Server) -> Running:
+        if how.name not in self._running:
+            self._running[how.name] = Running(
+                how, self._opened, version=__version__, changed=lambda found: self._marked(how.name, found)
+            )
+        return self._running[how.name]
+
+    def program(self, how: Server) -> str | None:
+        """Where its program is; None: nowhere."""
+        return found(how.command, self._environment(how))
+
+    async def close(self) -> None:
+        for each in self._running.values():
+            await each.close()
+
+    async def _opened(self, how: Server, heard: Callable[[bytes], None], lost: Callable[[str], None]) -> Line:
+        """In a folder of its own where nothing else is said: never in a workspace, whose files could steer it."""
+        where = self.program(how)
+        if where is None:
+            raise Failed(f"the MCP server {how.name} cannot be started: there is no program {how.command}")
+        place = self._config.home / "mcp" / how.name
+        if how.cwd is None:
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        env = self._environment(how)
+        return await start((where, *how.args), env=env, cwd=how.cwd or str(place), heard=heard, lost=lost)
+
+    def _environment(self, how: Server) -> Mapping[str, str]:
+        return environment(self._config.env, how.inherit, how.env)

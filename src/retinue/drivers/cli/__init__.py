@@ -1,0 +1,1 @@
+"""Programs as agents: claude, codex and pi."""

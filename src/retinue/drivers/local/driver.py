@@ -1,0 +1,107 @@
+"""A driver for the small model of this machine: it chooses a tool or none, fills in its arguments, or speaks."""
+
+from collections.abc import Callable, Mapping
+from contextlib import aclosing
+
+from retinue.domain.run import Reason, Usage
+from retinue.domain.tool import ToolSpec
+from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
+from retinue.drivers.local.choice import TOP, Usual, chosen, menu
+from retinue.drivers.local.filling import TOKENS, calls, form
+from retinue.drivers.local.process import ModelProcess
+from retinue.drivers.local.words import prompt, shown
+from retinue.drivers.wire import not_an_object
+from retinue.errors import ModelFailed
+
+LOADING = "loading the demonstration model"
+SPEECH = 160
+"""Tokens of a spoken answer where the definition says nothing."""
+REPEATING = 1.1
+STOPS = ("<|im_end|>", "<|im_start|>")
+
+
+class Local:
+    """Takes a turn as any model does: what it says, it says itself, and what it calls goes through the same gate."""
+
+    def __init__(self, name: str, process: ModelProcess) -> None:
+        self._name = name
+        self._process = process
+        self._usual = Usual()
+
+    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        turn = _Turn(self._process, heard)
+        now = shown(request.entries)
+        tool = await chosen(menu(request.tools), now.request, now.results, turn.likely, self._usual)
+        if tool:
+            spec = next(each for each in request.tools if each.name == tool)
+            wishes, stop = await turn.called(spec, now.request, now.heard), Stop.TOOLS
+            return Reply(text="", wishes=wishes, model=f"local:{self._name}", usage=turn.usage, stop=stop)
+        said, left_out = prompt(request.system, request.entries)
+        text, stop = await turn.spoken(said, request.model.max_tokens or SPEECH, request.model.temperature)
+        cut = f"the demonstration model was not shown {left_out:,} characters of this" if left_out else ""
+        return Reply(text=text, model=f"local:{self._name}", usage=turn.usage, stop=stop, cut=cut)
+
+    async def close(self) -> None:
+        await self._process.close()
+
+
+class _Turn:
+    """One turn's questions to the model, and what they cost."""
+
+    def __init__(self, process: ModelProcess, heard: Callable[[Delta], None]) -> None:
+        self._process = process
+        self._heard = heard
+        self._told = -1
+        self.usage = Usage()
+
+    async def likely(self, prompt: str) -> Mapping[str, float]:
+        found = await self._process.likely(prompt, TOP, self._loading)
+        self._used(found.input, found.output)
+        self._heard(Delta(calling="?"))
+        return found.pieces
+
+    async def called(self, tool: ToolSpec, request: str, heard: str) -> tuple[Wish, ...]:
+        wanted = form(tool, request, heard)
+        pieces: list[str] = []
+        wish = {"prompt": wanted.prompt, "most": TOKENS, "grammar": wanted.grammar}
+        async with aclosing(self._process.spoken(wish, self._loading)) as answer:
+            async for piece in answer:
+                pieces.append(piece.text)
+                self._used(piece.input, piece.output)
+                self._heard(Delta(calling=piece.text))
+        text = "".join(pieces)
+        if found := calls(text):
+            return tuple(Wish(tool=tool.name, args=args, broken=not_an_object(args)) for args in found)
+        return (Wish(tool=tool.name, args=text.strip(), broken="its arguments were cut"),)
+
+    async def spoken(self, prompt: str, most: int, temperature: float | None) -> tuple[str, Stop]:
+        pieces: list[str] = []
+        why: str | None = None
+        wish = {
+            "prompt": prompt,
+            "most": most,
+            "temperature": temperature or 0,
+            "repeat_penalty": REPEATING,
+            "stops": STOPS,
+        }
+        async with aclosing(self._process.spoken(wish, self._loading)) as answer:
+            async for piece in answer:
+                why = piece.end
+                self._used(piece.input, piece.output)
+                if piece.text:
+                    pieces.append(piece.text)
+                    self._heard(Delta(text=piece.text))
+        text = "".join(pieces).strip()
+        if not why:
+            raise ModelFailed("the local model stopped without a reason", reason=Reason.INCOMPLETE)
+        return text, Stop.LENGTH if why == "length" else Stop.END
+
+    def _used(self, given: int, said: int) -> None:
+        self.usage = Usage(input=self.usage.input + given, output=self.usage.output + said)
+
+    def _loading(self, part: float) -> None:
+        """A bar of ten steps, told once for each."""
+        tenths = int(part * 10)
+        if tenths != self._told:
+            self._told = tenths
+            self._heard(Delta(waiting=f"{LOADING} {'█' * tenths}{'░' * (10 - tenths)} {tenths * 10} %"))

@@ -1,0 +1,42 @@
+"""interject: how a watcher speaks to whoever looks after the session it watches."""
+
+from typing import Annotated, Literal
+
+from retinue.domain.tool import Effect
+from retinue.domain.watch import Severity
+from retinue.errors import Failed
+from retinue.ports import Call
+from retinue.runtime.interject import Words
+from retinue.runtime.interject import interject as said
+from retinue.tools.define import tool
+
+ENDS = "It is said, and the turn that you watch is ended."
+NOBODY = "It is said. The turn that you heard of had ended already."
+WARNED = "It is said, as a warning: your definition does not let you end the turn that you watch."
+SAID = "It is said: a person sees it at once."
+
+
+@tool(effect=Effect.IDEMPOTENT, category="agents", asks="never", looks=True)
+async def interject(
+    call: Call,
+    severity: Annotated[
+        Literal["info", "warning", "interrupt"],
+        "info: it can wait. warning: it will cost them soon. interrupt: it ends their turn, for what is about to "
+        "destroy work or send something out.",
+    ],
+    reason: Annotated[str, "What you saw, with its place or their own words, and why it matters."],
+    suggestion: Annotated[str, "What they should do instead."] = "",
+) -> str:
+    """Speak up about what you watch. A person sees it at once, and can pass it on or set it aside. Use it only for what
+    changes what they should do next, once for each thing."""
+    if call.ports is None:
+        raise Failed("there is nobody to speak to")
+    if not reason.strip():
+        raise Failed("there is no reason: say what you saw, and why it matters")
+    words = Words(severity=Severity(severity), reason=reason.strip(), suggestion=suggestion.strip())
+    kept = await said(words, call, call.ports)
+    if words.severity is not Severity.INTERRUPT:
+        return SAID
+    if kept.severity is not Severity.INTERRUPT:
+        return WARNED
+    return ENDS if kept.interrupts else NOBODY

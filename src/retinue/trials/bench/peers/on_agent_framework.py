@@ -1,0 +1,85 @@
+"""agent-framework: `Agent.run` with a session kept by its `FileHistoryProvider`; it has none for SQLite."""
+
+import uuid
+from pathlib import Path
+
+from agent_framework import Agent, FileHistoryProvider, Message, tool
+from agent_framework.openai import OpenAIChatCompletionClient
+
+
+class Subject:
+    cannot = {}
+
+    async def open(self, url, place, keep=True):
+        self.place, self.keep = Path(place), keep
+        self.client = OpenAIChatCompletionClient(model="bench", api_key="bench-key-0000", base_url=url)
+        self.history = FileHistoryProvider(self.place / "history") if keep else None
+        self.agent = self.made("Reader")
+        self.parent = self.made("Parent", parent=True)
+        self.idlers = []
+
+    async def close(self):
+        return
+
+    def made(self, name, parent=False):
+        @tool(approval_mode="never_require")
+        def read(path: str) -> str:
+            """Read a file."""
+            return (self.place / path).read_text()
+
+        @tool(approval_mode="never_require")
+        async def child(task: str) -> str:
+            """Start a child with a task of its own."""
+            return await self.ran(self.agent, task, str(uuid.uuid4()))
+
+        return Agent(
+            client=self.client,
+            name=name,
+            instructions="You do what you are asked.",
+            tools=[child] if parent else [read],
+            context_providers=[self.history] if self.keep else None,
+        )
+
+    def session(self, agent, name):
+        return agent.create_session(session_id=name) if self.keep else None
+
+    async def ran(self, agent, text, name):
+        return (await agent.run(text, session=self.session(agent, name))).text.strip()
+
+    async def sessions(self, count):
+        for number in range(count):
+            await self.turn(number)
+
+    async def turn(self, number):
+        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+
+    async def first(self, number):
+        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+
+    async def hello(self, number):
+        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+
+    async def stream(self, number):
+        session = self.session(self.agent, f"session-{number}")
+        return "".join(
+            [piece.text async for piece in self.agent.run("Say it all.", stream=True, session=session)]
+        )
+
+    async def crowd(self, number):
+        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+
+    async def past(self, lines):
+        roles = ("user", "assistant")
+        messages = [Message(roles[number % 2], [line]) for number, line in enumerate(lines)]
+        await self.history.save_messages("session-0", messages)
+
+    async def load(self, number):
+        return "" if await self.history.get_messages("session-0") else "nothing"
+
+    async def idle(self, count):
+        self.idlers = [self.made(f"Idler {number}") for number in range(count)]
+        for number in range(count):
+            await self.wake(number)
+
+    async def wake(self, number):
+        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")

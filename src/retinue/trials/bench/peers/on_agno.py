@@ -1,0 +1,112 @@
+"""agno: `Agent.arun` with its asynchronous SQLite database and the whole history in the context."""
+
+import uuid
+from pathlib import Path
+
+from agno.agent import Agent
+from agno.db.sqlite import AsyncSqliteDb
+from agno.models.message import Message
+from agno.models.openai import OpenAIChat
+from agno.run.agent import RunOutput
+from agno.run.base import RunStatus
+from agno.session import AgentSession
+
+ALL = 1_000_000
+"""Runs of the past that are sent along: its own default is three, and the others send everything."""
+MANY = 100
+"""Messages of the past that one run of it said."""
+
+
+class Subject:
+    cannot = {}
+
+    async def open(self, url, place, keep=True):
+        self.place, self.url = Path(place), url
+        self.db = AsyncSqliteDb(db_file=str(self.place / "agno.db")) if keep else None
+        self.agent = self.made("reader")
+        self.parent = self.made("parent", parent=True)
+        self.idlers = []
+
+    async def close(self):
+        if self.db is not None:
+            await self.db.close()
+
+    def made(self, name, parent=False):
+        def read(path: str) -> str:
+            """Read a file."""
+            return (self.place / path).read_text()
+
+        async def child(task: str) -> str:
+            """Start a child with a task of its own."""
+            return await self.ran(self.agent, task, str(uuid.uuid4()))
+
+        model = OpenAIChat(
+            id="bench", base_url=self.url, api_key="bench-key-0000", max_retries=0, timeout=300
+        )
+        return Agent(
+            id=name,
+            model=model,
+            instructions="You do what you are asked.",
+            tools=[child] if parent else [read],
+            db=self.db,
+            add_history_to_context=self.db is not None,
+            num_history_runs=ALL,
+            telemetry=False,
+        )
+
+    async def ran(self, agent, text, name):
+        return (await agent.arun(text, session_id=name)).content
+
+    async def sessions(self, count):
+        for number in range(count):
+            await self.turn(number)
+
+    async def turn(self, number):
+        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+
+    async def first(self, number):
+        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+
+    async def hello(self, number):
+        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+
+    async def stream(self, number):
+        said = []
+        async for event in self.agent.arun("Say it all.", session_id=f"session-{number}", stream=True):
+            if event.event == "RunContent" and event.content:
+                said.append(event.content)
+        return "".join(said)
+
+    async def crowd(self, number):
+        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+
+    async def past(self, lines):
+        session = AgentSession(session_id="session-0", agent_id="reader", session_data={})
+        await self.agent.asave_session(session)
+        for index, at in enumerate(range(0, len(lines), MANY)):
+            roles = ("user", "assistant")
+            said = [
+                Message(role=roles[number % 2], content=line)
+                for number, line in enumerate(lines[at : at + MANY])
+            ]
+            run = RunOutput(
+                run_id=f"past-{index}",
+                agent_id="reader",
+                session_id="session-0",
+                status=RunStatus.completed,
+                content=said[-1].content,
+                messages=said,
+            )
+            await self.db.upsert_run(run, "session-0", run_index=index)
+
+    async def load(self, number):
+        found = await self.agent.aget_session("session-0")
+        return "" if found is not None and found.runs else "nothing"
+
+    async def idle(self, count):
+        self.idlers = [self.made(f"idler-{number}") for number in range(count)]
+        for number in range(count):
+            await self.wake(number)
+
+    async def wake(self, number):
+        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")

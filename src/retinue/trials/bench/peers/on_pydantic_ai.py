@@ -1,0 +1,112 @@
+"""pydantic-ai: `Agent.run` with its message history in SQLite, as the chat example of its documentation keeps it."""
+
+import uuid
+from pathlib import Path
+
+import aiosqlite
+from pydantic_ai import Agent, ModelMessagesTypeAdapter
+from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
+from pydantic_ai.models.openai import OpenAIChatModel
+from pydantic_ai.providers.openai import OpenAIProvider
+
+
+class Subject:
+    cannot = {}
+
+    async def open(self, url, place, keep=True):
+        self.place, self.db = Path(place), None
+        if keep:
+            self.db = await aiosqlite.connect(self.place / "messages.db")
+            await self.db.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, name TEXT, list TEXT)")
+            await self.db.execute("CREATE INDEX named ON messages (name)")
+            await self.db.commit()
+        provider = OpenAIProvider(base_url=url, api_key="bench-key-0000")
+        self.model = OpenAIChatModel("bench", provider=provider)
+        self.agent = self.made()
+        self.parent = self.made(parent=True)
+        self.idlers = []
+
+    async def close(self):
+        if self.db is not None:
+            await self.db.close()
+
+    def made(self, parent=False):
+        agent = Agent(self.model, instructions="You do what you are asked.")
+        if parent:
+
+            @agent.tool_plain
+            async def child(task: str) -> str:
+                """Start a child with a task of its own."""
+                return await self.ran(self.agent, task, str(uuid.uuid4()))
+
+        else:
+
+            @agent.tool_plain
+            def read(path: str) -> str:
+                """Read a file."""
+                return (self.place / path).read_text()
+
+        return agent
+
+    async def history(self, name):
+        if self.db is None:
+            return []
+        found = []
+        async with self.db.execute("SELECT list FROM messages WHERE name = ? ORDER BY id", (name,)) as rows:
+            async for row in rows:
+                found.extend(ModelMessagesTypeAdapter.validate_json(row[0]))
+        return found
+
+    async def kept(self, name, messages):
+        if self.db is not None:
+            await self.db.execute("INSERT INTO messages (name, list) VALUES (?, ?)", (name, messages))
+            await self.db.commit()
+
+    async def ran(self, agent, text, name):
+        result = await agent.run(text, message_history=await self.history(name))
+        await self.kept(name, result.new_messages_json())
+        return result.output
+
+    async def sessions(self, count):
+        for number in range(count):
+            await self.turn(number)
+
+    async def turn(self, number):
+        return await self.ran(self.agent, "Read the note.", f"session-{number}")
+
+    async def first(self, number):
+        return await self.ran(self.agent, "Read the note.", f"first-{number}")
+
+    async def hello(self, number):
+        return await self.ran(self.agent, "Hello there.", f"session-{number}")
+
+    async def stream(self, number):
+        said, name = [], f"session-{number}"
+        async with self.agent.run_stream("Say it all.", message_history=await self.history(name)) as result:
+            async for piece in result.stream_text(delta=True, debounce_by=None):
+                said.append(piece)
+        await self.kept(name, result.new_messages_json())
+        return "".join(said)
+
+    async def crowd(self, number):
+        return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+
+    async def past(self, lines):
+        messages = [
+            ModelResponse(parts=[TextPart(line)])
+            if number % 2
+            else ModelRequest(parts=[UserPromptPart(line)])
+            for number, line in enumerate(lines)
+        ]
+        await self.kept("session-0", ModelMessagesTypeAdapter.dump_json(messages))
+
+    async def load(self, number):
+        return "" if await self.history("session-0") else "nothing"
+
+    async def idle(self, count):
+        self.idlers = [self.made() for _ in range(count)]
+        for number in range(count):
+            await self.wake(number)
+
+    async def wake(self, number):
+        return await self.ran(self.idlers[number], "Read the note.", f"idle-{number}")

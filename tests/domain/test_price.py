@@ -1,0 +1,76 @@
+"""What runs cost: reckoned from their tokens, and only where somebody said a price."""
+
+from datetime import UTC, datetime
+
+import pytest
+
+from retinue.domain.price import Price, bill, cost, dollars, price_of
+from retinue.domain.run import Ask, Run, Usage
+
+MINI = Price(input=0.25, output=2.0, cache_read=0.025)
+PRICES = {"openai:gpt-5-mini": MINI, "claude-sonnet-4-5": Price(input=3.0, output=15.0)}
+
+
+def a_run(model: str, usage: Usage) -> Run:
+    return Run(
+        id="r",
+        ask=Ask(key="k", agent="general", task="x"),
+        session_id="s",
+        slug="general-1",
+        key="general-1/main",
+        agent="general",
+        path="/x/session.md",
+        model=model,
+        usage=usage,
+        created_at=datetime(2026, 11, 16, tzinfo=UTC),
+    )
+
+
+@pytest.mark.parametrize(
+    ("model", "found"),
+    [
+        ("openai:gpt-5-mini", MINI),
+        ("openai:gpt-5-mini-2025-08-07", MINI),
+        ("anthropic:claude-sonnet-4-5", PRICES["claude-sonnet-4-5"]),
+        ("anthropic:claude-sonnet-4-5-20250929", PRICES["claude-sonnet-4-5"]),
+        ("claude-sonnet-4-5", PRICES["claude-sonnet-4-5"]),
+        ("other:gpt-5-mini", None),
+        ("openai:gpt-5-mini-high", None),
+        ("openai:gpt-5", None),
+        ("", None),
+    ],
+)
+def test_a_price_is_found_by_the_models_name_whichever_edition_answered(model: str, found: Price | None):
+    assert price_of(model, PRICES) == found
+
+
+def test_what_came_from_a_cache_costs_less_where_that_is_said():
+    usage = Usage(input=1_000_000, output=100_000, cached=400_000)
+    assert MINI.of(usage) == pytest.approx(0.6 * 0.25 + 0.4 * 0.025 + 0.1 * 2.0)
+    assert Price(input=1.0, output=0.0).of(usage) == 1.0
+    assert Price(input=1.0, output=0.0, cache_read=0.0).of(Usage(input=10, cached=99)) == 0.0
+
+
+def test_a_sum_says_of_how_many_it_knows_nothing():
+    usage = Usage(input=1_000_000, output=0, cached=0)
+    priced, other = a_run("openai:gpt-5-mini", usage), a_run("openai:llama3", usage)
+    silent = a_run("", Usage())
+    assert (cost(priced, PRICES), cost(other, PRICES)) == (pytest.approx(0.25), None)
+    found = bill([priced, other, silent, priced], PRICES)
+    assert found.as_json() == {
+        "runs": 4,
+        "usage": {"input": 3_000_000, "output": 0},
+        "cached_tokens": 0,
+        "cost": pytest.approx(0.5),
+        "unpriced": 1,
+    }
+    assert bill([other], PRICES).cost is None
+    assert bill([other], {}).unpriced == 1
+
+
+@pytest.mark.parametrize(
+    ("amount", "told"),
+    [(0, "$0.00"), (0.0000012, "$0.000001"), (0.0123, "$0.0123"), (0.5, "$0.5000"), (1234.567, "$1,234.57")],
+)
+def test_sums_are_told_as_people_read_them(amount: float, told: str):
+    assert dollars(amount) == told

@@ -1,0 +1,173 @@
+"""Skills as their users have them: a folder in the configuration, an agent that runs its command, and nobody else who can."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import retinue
+from retinue.testing.replies import calls, reply
+
+COMMAND = '#!/bin/sh\ncase "$1" in add) shift; echo "$*" >> notes.txt;; esac\ncat notes.txt\n'
+
+
+@retinue.tool(effect="read", plugin="notes")
+async def notes_list() -> str:
+    """List the notes."""
+    return "none"
+
+
+@retinue.tool(effect="read", plugin="mail")
+async def mail_read() -> str:
+    """Read the mail."""
+    return "none"
+
+
+@retinue.tool(effect="read")
+async def weather() -> str:
+    """Say what the weather is."""
+    return "fine"
+
+
+TOOLS = [notes_list, mail_read, weather]
+OWN = {"notes_list", "mail_read", "weather"}
+SECTION = re.compile(r"^- (\S+): (.*)\n  SKILL\.md: (.*)\n  CLI: (.*)$", re.MULTILINE)
+
+
+def skill(folder: Path, name: str, what: str = "Keeps notes in a file.") -> Path:
+    folder /= name
+    folder.mkdir(parents=True)
+    (folder / "SKILL.md").write_text(f"---\nname: {name}\ndescription: {what}\n---\n`{name} add WORDS`\n")
+    (folder / name).write_text(COMMAND)
+    (folder / name).chmod(0o755)
+    return folder
+
+
+def listed(system: str) -> dict[str, tuple[str, ...]]:
+    """The Skills section of a prompt: what each is for, and its two paths."""
+    return {name: tuple(rest) for name, *rest in SECTION.findall(system)}
+
+
+async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_can(machine: Any):
+    """Exposure, lists, prompt and rights together: what is offered, what is said, and what is reached.
+
+    Shows: C063, C066, C073.
+    """
+    folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
+    notes, mail = skill(folder, "notes"), skill(folder, "mail", "Reads\n  mail.")
+    skill(folder, "mess")
+    machine.configured(approvals="auto")
+    machine.agent("plain")
+    machine.agent("mixed", "tool_exposure: mixed\nskill_allow: [notes, 'm*']\nskill_deny: [mail, mess]\n")
+    machine.agent("keeper", "toolExposure: skills\nskillAllowlist: ['*']\nskillDenylist: [mess]\n")
+    use = f"{notes}/notes add buy milk"
+    looks = [("read", {"path": f"{notes}/SKILL.md"}), ("bash", {"command": f"cat {mail}/SKILL.md"})]
+    script = [calls(*looks, ("bash", {"command": use}), ("notes_list", {})), reply("Done.")] * 3
+    async with machine.serving(script) as server, machine.open(tools=TOOLS) as app:
+        for agent in ("plain", "mixed", "keeper"):
+            run = await app.run("Note it", agent=agent, workspace=machine.folder)
+            assert run.status == "done", run.error
+    plain, _, mixed, _, skills, _ = server.requests
+    offered = [OWN & set(machine.tools(each)) for each in (plain, mixed, skills)]
+    assert offered == [OWN, {"mail_read", "weather"}, {"weather"}]
+    assert all("bash" in machine.tools(each) for each in (plain, mixed, skills))
+    prompts = [machine.system(each) for each in (plain, mixed, skills)]
+    assert "CLI" not in prompts[0]
+    assert list(listed(prompts[1])) == ["notes"]
+    found = listed(prompts[2])
+    assert found == {
+        "mail": ("Reads mail.", f"{mail}/SKILL.md", f"{mail}/mail"),
+        "notes": ("Keeps notes in a file.", f"{notes}/SKILL.md", f"{notes}/notes"),
+    }
+    assert all(Path(path).is_file() for _, *paths in found.values() for path in paths)
+    for prompt in prompts[1:]:
+        assert (
+            prompt.index("Available tools:")
+            < prompt.index("Available CLI skills:")
+            < prompt.index("Available agents")
+        )
+        assert "through bash" in prompt
+    answers = [machine.words(request)[-4:] for request in server.requests[1::2]]
+    assert ["always closed" in each[0] for each in answers] == [True, False, False]
+    assert ["mail add WORDS" in each[1] for each in answers] == [False, False, True]
+    assert ["buy milk" in each[2] for each in answers] == [False, True, True]
+    assert answers[0][3] == "none"
+    assert all('"tool_not_allowed"' in each[3] for each in answers[1:])
+    assert "it has the skill notes instead" in answers[1][3]
+    assert (machine.folder / "notes.txt").read_text() == "buy milk\n" * 2
+
+
+async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes(machine: Any):
+    folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
+    notes = skill(folder, "notes")
+    machine.agent("keeper", "tool_exposure: mixed\n")
+    async with (
+        machine.serving([reply("One."), reply("Two."), reply("Three.")]) as server,
+        machine.open() as app,
+    ):
+        first = await app.run("One", agent="keeper", workspace=machine.folder)
+        await app.run("Two", session=first.slug)
+        (notes / "SKILL.md").write_text("---\ndescription: Other.\n---\n")
+        await app.run("Three", session=first.slug)
+    one, two, three = map(machine.system, server.requests)
+    assert one == two
+    assert listed(three)["notes"][0] == "Other."
+
+
+async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Any):
+    folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
+    notes = skill(folder, "notes")
+    (folder / "half").mkdir()
+    machine.agent("keeper", "tool_exposure: mixed\nskill_deny: [deploy]\n")
+    machine.agent("mute", "tool_exposure: skills\ntools: [read]\n")
+    deploy = skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
+    before = await machine("skills", "list", "--json")
+    assert [row["name"] for row in before.json] == ["notes"]
+    assert f"{folder}/half: has no SKILL.md" in before.err
+    assert "brings the skills deploy, but the project is not trusted" in before.err
+    shown = await machine("trust", "--yes", ".")
+    assert f"{deploy}/deploy" in shown.out
+    assert "read it before" in shown.out
+    listed = {
+        row["name"]: row for row in (await machine("skills", "list", "--agent", "keeper", "--json")).json
+    }
+    assert {name: (row["has"], row["rule"], row["source"]) for name, row in listed.items()} == {
+        "deploy": (False, "skills: deny deploy", "project"),
+        "notes": (True, "no list", "user"),
+    }
+    assert (await machine("skills", "show", "notes", "--json")).json == {
+        "name": "notes", "description": "Keeps notes in a file.", "file": f"{notes}/SKILL.md",
+        "cli": f"{notes}/notes", "source": "user", "tools": [], "agents": ["keeper"],
+    }  # fmt: skip
+    assert "did you mean 'notes'" in (await machine("skills", "show", "notse")).err
+    mute = await machine("agents", "show", "mute")
+    assert "withheld: the skill notes (it has no bash to use it with)" in mute.out
+    keeper = (await machine("agents", "show", "keeper", "--json")).json
+    assert (keeper["skills"], keeper["skills_withheld"]) == (["notes"], {"deploy": "skills: deny deploy"})
+
+
+async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(machine: Any):
+    """What a parent has says nothing about its child, and what is a user's is not a project's."""
+    folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
+    skill(folder, "notes")
+    deploy = skill(machine.folder / ".retinue" / "skills", "deploy", "Puts it out.")
+    agents = machine.folder / ".retinue" / "agents"
+    agents.mkdir()
+    (agents / "postman.md").write_text("---\ndescription: Posts.\ntool_exposure: skills\n---\nYou post.\n")
+    machine.agent("boss", "tools: [PersistentAgent]\n")
+    machine.agent("clerk", "tool_exposure: mixed\nskill_allow: [notes]\n")
+    machine.configured(approvals="auto", ceiling={"skills": ["notes", "deploy"]})
+    use = calls(("bash", {"command": f"cd /tmp; {folder}/notes/notes add milk; cat {deploy}/SKILL.md"}))
+    async with machine.serving([reply("Hi."), use, reply("Done."), use, reply("Done.")]) as server:
+        assert (await machine("trust", "--yes", ".")).code == 0
+        async with machine.open() as app:
+            boss = await app.run("Hi", agent="boss", workspace=machine.folder)
+            child = await app.wait((await app.spawn("Note it", parent=boss.slug, agent="clerk")).id)
+            assert child.status == "done", child.error
+            posted = await app.run("Post it", agent="postman", workspace=machine.folder)
+            assert posted.status == "done", posted.error
+    assert list(listed(machine.system(server.requests[1]))) == ["notes"]
+    assert "milk" in machine.words(server.requests[2])[-1]
+    assert list(listed(machine.system(server.requests[3]))) == ["deploy"]
+    told = machine.words(server.requests[4])[-1]
+    assert "deploy add WORDS" in told
+    assert "milk" not in told

@@ -1,0 +1,147 @@
+"""Watchers over HTTP: set beside a session, heard without asking, set aside; and agents set off by slash command and key."""
+
+import asyncio
+import json
+from typing import Any
+
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
+
+QUICK = "[limits]\nwatch_quiet_seconds = 0.001\n"
+WARNS = (
+    "interject",
+    {"severity": "warning", "reason": "It rewrites all of it.", "suggestion": "Change line 12 only."},
+)
+
+
+def watched(asked: Captured) -> Answer:
+    """The pair speaks up whenever it is told of a rewriting, and once for each time."""
+    if "You sit beside somebody" not in asked.messages[0]["content"]:
+        return reply("I rewrite it.")
+    last = str(asked.messages[-1]["content"])
+    return calls(WARNS) if "I rewrite it." in last else reply("ok")
+
+
+async def told(it: Any, kind: str, *, after: int) -> dict[str, Any]:
+    """The first event of a kind, as a stream tells it."""
+    async with it.client.get("/api/events", params={"after": str(after), "deltas": "none"}) as stream:
+        data = ""
+        async for raw in stream.content:
+            line = raw.decode().strip()
+            data = line.removeprefix("data: ") if line.startswith("data: ") else data
+            if data and not line:
+                event = json.loads(data)
+                if event["kind"] == kind:
+                    return event
+                data = ""
+    raise AssertionError(kind)
+
+
+async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: Any):
+    """Shows: D026, D031, D042."""
+    async with api(watched, settings=QUICK) as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['slug']}/watchers"
+        begun = await it.post(path, {"agent": "pair", "trigger": "key"})
+        assert (begun.status, begun.json["name"], begun.json["trigger"]) == (201, "pair#1", "key")
+        assert (await it.post(path, {})).json == begun.json
+        assert (await it.get(path)).json == (await it.get("/api/watchers")).json == [begun.json]
+        seq = (await it.get("/api/health")).json["seq"]
+        listening = asyncio.create_task(told(it, "interjection.posted", after=seq))
+        await it.say(made["slug"], "Fix the typo")
+        said = await listening
+        assert (said["session"], said["severity"], said["reason"], said["suggestion"]) == (
+            made["session_id"],
+            "warning",
+            "It rewrites all of it.",
+            "Change line 12 only.",
+        )
+        assert (await it.get("/api/health")).json["counts"]["inbox"] == 1
+        (row,) = (await it.get("/api/inbox", session=made["slug"])).json
+        assert (row["kind"], row["severity"], row["reason"], row["suggestion"], row["delivery"]) == (
+            "interjection",
+            "warning",
+            "It rewrites all of it.",
+            "Change line 12 only.",
+            "pending",
+        )
+        assert (row["for"], row["capability"], row["sessionId"]) == (
+            made["slug"],
+            "watcher",
+            begun.json["watcher"],
+        )
+        gone = await it.post(f"/api/inbox/{row['id']}/dismiss")
+        assert (gone.status, gone.json["delivery"]) == (200, "delivered")
+        assert (await it.get("/api/health")).json["counts"]["inbox"] == 0
+        assert (await it.post("/api/inbox/nothing/dismiss")).status == 404
+        assert "It rewrites" not in str(await it.texts(made["slug"]))
+        passed = await it.post(f"/api/inbox/{row['id']}/promote")
+        assert (passed.status, passed.json["already"]) == (200, False)
+        last = (await it.texts(made["slug"]))[-1]
+        assert last.startswith("A person passes on to you what pair, who watches, says about your work:")
+        assert "Change line 12 only." in last
+        assert (await it.post(f"/api/inbox/{row['id']}/promote")).json["already"] is True
+
+
+async def test_a_watcher_is_sent_away_and_hears_no_more(api: Any):
+    """Shows: D032."""
+    async with api(watched, settings=QUICK) as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['slug']}/watchers"
+        assert (await it.delete(path)).status == 404
+        begun = await it.post(path, {})
+        (gone,) = (await it.delete(path)).json
+        assert (gone["watching"], gone["watcher"]) == (False, begun.json["watcher"])
+        assert (await it.get(path)).json == []
+        await it.say(made["slug"], "Fix the typo")
+        assert (await it.get("/api/runs", session=begun.json["watcher"])).json == []
+        assert (await it.post(path, {"agent": "oracle"})).status == 403
+        assert (await it.post(path, {"agent": "nobody"})).status == 404
+        assert (await it.post(f"/api/sessions/{begun.json['watcher']}/watchers", {})).status == 403
+
+
+async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_says_which(api: Any):
+    """Shows: D002."""
+    spawns = ("spawn_subagent", {"agentId": "oracle", "prompt": "Think.", "capability": "subtask"})
+
+    def model(asked: Captured) -> Answer:
+        if "You are asked when somebody is stuck" in asked.messages[0]["content"]:
+            return reply("The cause is the clock.")
+        return reply("Heard.") if asked.turns else calls(spawns)
+
+    async with api(model, settings='approvals = "auto"\n') as it:
+        made = await it.session()
+        path = f"/api/sessions/{made['slug']}/children"
+        runs: dict[str, str] = {}
+        for trigger in ("command", "slash", "key"):
+            begun = await it.post(
+                path, {"agent": "oracle", "content": "Why?", "trigger": trigger}, key=trigger
+            )
+            assert (begun.status, begun.json["trigger"]) == (201, trigger)
+            again = await it.post(
+                path, {"agent": "oracle", "content": "Why?", "trigger": trigger}, key=trigger
+            )
+            assert again.json["run_id"] == begun.json["run_id"]
+            runs[trigger] = begun.json["run_id"]
+            ended = await it.ended(begun.json["run_id"])
+            assert (ended["text"], ended["trigger"]) == ("The cause is the clock.", trigger)
+        await it.say(made["slug"], "Ask the oracle.")
+        rows = (await it.get("/api/runs")).json
+        assert {row["trigger"] for row in rows if row["agent"] == "oracle"} == {
+            "command",
+            "slash",
+            "key",
+            "tool",
+        }
+        inbox = (await it.get("/api/inbox", session=made["slug"])).json
+        mine = {row["runId"]: row for row in inbox}
+        assert runs["command"] not in mine
+        for trigger in ("slash", "key"):
+            row = mine[runs[trigger]]
+            assert (row["summary"], row["for"], row["status"]) == (
+                "The cause is the clock.",
+                made["slug"],
+                "complete",
+            )
+            assert "oracle-" in row["transcript"]
+        assert "The cause is the clock." not in await it.texts(made["slug"])

@@ -1,0 +1,32 @@
+"""What a run cost, in words: its own sum, and that of all below it."""
+
+import pytest
+
+from retinue.domain.price import Bill
+from retinue.domain.run import Usage
+from retinue.surfaces.cli.runs import costs
+
+USAGE = Usage(input=1200, output=80)
+
+
+@pytest.mark.parametrize(
+    ("own", "runs", "total", "unpriced", "told"),
+    [
+        (None, 1, None, 1, []),
+        (0.25, 1, 0.25, 0, ["Cost: $0.2500"]),
+        (None, 3, None, 3, ["With those below it: 1,200 tokens in, 80 out"]),
+        (0.25, 2, 1.5, 0, ["Cost: $0.2500", "With those below it: 1,200 tokens in, 80 out, $1.50"]),
+        (
+            None,
+            3,
+            1.5,
+            1,
+            ["With those below it: 1,200 tokens in, 80 out, $1.50, and 1 run without a price"],
+        ),
+    ],
+)
+def test_sums_are_told_only_where_there_are_prices(
+    own: float | None, runs: int, total: float | None, unpriced: int, told: list[str]
+):
+    bill = Bill(runs=runs, usage=USAGE, cost=total, unpriced=unpriced)
+    assert [line for line in costs(own, bill) if line] == told
