@@ -209,13 +209,15 @@ async def test_what_is_hidden_in_a_description_is_in_the_open_for_the_model(tmp_
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(60):
         deep = {"type": "array", "items": deep}
-    unfit = [
+    unfit: list[dict[str, Any]] = [
         tool("choice", word={"enum": ["a\u200bb"]}),
         tool("key") | {"inputSchema": {"type": "object", "properties": {"wo\u200brd": WORD}}},
         tool("deep", word=deep),
         tool("long", "x" * 20_000),
         tool("wide", word={"enum": ["x" * 70_000]}),
         tool("no name"),
+        tool("choices") | {"inputSchema": {"type": "object", "anyOf": [{}]}},
+        tool("argument") | {"inputSchema": {"type": "object", "properties": {"a b": WORD}}},
         {"name": "nothing", "inputSchema": {"type": "string"}},
     ]
     async with bench(tmp_path, fine, *unfit) as it:
@@ -262,11 +264,12 @@ async def test_a_server_that_hangs_is_ended_with_all_that_it_started(tmp_path: P
         ({"hang": True}, "did not answer within"),
         ({"die": 4}, "exit code 4; its last words: I have had enough"),
         ({"line": MAX_LINE + 1, "hang": True}, "a line of more than 8 MB"),
+        ({"babble": True}, "does not stop talking"),
     ],
-    ids=["hangs", "dies", "babbles"],
+    ids=["hangs", "dies", "one line", "babbles"],
 )
 async def test_a_server_that_does_not_start_says_why(tmp_path: Path, start: dict[str, Any], told: str):
-    async with bench(tmp_path, timeout_seconds=HANG) as it:
+    async with bench(tmp_path, timeout_seconds=HANG if [*start] == ["hang"] else 60) as it:
         it.fake.offers(start=start)
         with pytest.raises(Failed, match=told):
             await it.servers.look("fake")

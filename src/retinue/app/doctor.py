@@ -96,8 +96,11 @@ def _server(row: Mapping[str, Any]) -> Finding:
         what = f"{who}: refused, because not what was trusted any more: {', '.join(row['changed'])}"
         return Finding(level="warn", what=what, do=f"look at them, and trust them again or not: {trust}")
     if row["left_out"]:
-        what = f"{who}: left out, because the name is taken: {', '.join(row['left_out'])}"
-        return Finding(level="warn", what=what, do="call the server otherwise in the configuration")
+        what = (
+            f"{who}: left out, because they are unfit or their names are taken: {', '.join(row['left_out'])}"
+        )
+        do = f"retinue mcp show {row['name']} says which; for a name that is taken, call the server otherwise"
+        return Finding(level="warn", what=what, do=do)
     if not row["trusted"]:
         do = f"look at what it offers, and trust it: {trust}"
         return Finding(level="warn", what=f"{who}: nothing of it is trusted, so it brings no tools", do=do)
