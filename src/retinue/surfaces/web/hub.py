@@ -281,7 +281,7 @@ def joined(events: Sequence[Event]) -> list[Event]:
         latest[event.run] = len(told)
         told.append(event)
     for at, pieces in words.items():
-        told[at] = replace(told[at], data={"text": "".join(pieces)})
+        told[at] = replace(told[at], data={**told[at].data, "text": "".join(pieces)})
     return told
 
 
