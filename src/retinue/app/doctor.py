@@ -16,6 +16,7 @@ from retinue.domain.model import NO_MODEL, model_for
 from retinue.domain.run import Run, Status
 from retinue.domain.safe import hidden
 from retinue.domain.session import Session
+from retinue.domain.skill import Skill
 from retinue.errors import BadDefinition, RetinueError
 from retinue.ledger.mount import is_shared, kind_of
 from retinue.ledger.repair import damage
@@ -79,6 +80,24 @@ def the_definitions(broken: Sequence[BadDefinition], agents: Sequence[Agent]) ->
             Finding(level="bad", what=str(error), do="mend the file: until then the agent is not there")
             for error in broken
         ),
+    ]
+
+
+def the_skills(broken: Sequence[BadDefinition], skills: Sequence[Skill]) -> list[Finding]:
+    """Nothing where there are none: few have any."""
+    count = f"{len(skills)} skill{'' if len(skills) == 1 else 's'}"
+    return [
+        *(Finding(level="ok", what=what) for what in (count,) if skills),
+        *(
+            Finding(
+                level="warn",
+                what=f"the skill {skill.plugin}: {hides} invisible characters in what agents are told of it",
+                do=f"look for hidden text in {skill.file}",
+            )
+            for skill in skills
+            if (hides := hidden(skill.description))
+        ),
+        *(Finding(level="bad", what=str(error), do="until then it is no skill") for error in broken),
     ]
 
 
