@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,8 @@ async def test_a_tool_is_there_once_it_is_trusted_and_its_server_runs_only_from_
         several = await asyncio.gather(*(it.call("echo", word=str(number)) for number in range(20)))
         assert [json.loads(each)["word"] for each in several] == [str(number) for number in range(20)]
         assert len(it.fake.heard("initialize")) == 2  # one of each block
+        holder = int(Path(f"/proc/{it.fake.pids()[-1]}/stat").read_text().rpartition(")")[2].split()[1])
+        assert len({os.getpgrp(), os.getpgid(holder), os.getpgid(it.fake.pids()[-1])}) == 3
         it.servers.distrust("fake")
         assert it.tools == {}
 
@@ -420,6 +422,14 @@ async def test_a_file_of_pins_that_somebody_wrote_into_trusts_nothing_new(tmp_pa
         file.write_text("[]")
         with pytest.raises(Failed, match="mend or remove it"):
             _ = it.tools
+
+
+async def test_what_was_trusted_counts_in_a_home_that_is_forgotten_too(tmp_path: Path):
+    async with bench(tmp_path) as it:
+        await it.trust()
+    config = configured(tmp_path, {"fake": it.fake.settings()})
+    forgets = replace(config, home=tmp_path / "forgotten", keeps=False, models_home=config.home)
+    assert list(Servers(forgets, {}, system_chance()).tools()) == ["fake.echo"]
 
 
 async def test_a_mark_does_not_undo_what_a_person_has_agreed_to_since(tmp_path: Path):

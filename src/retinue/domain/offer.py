@@ -75,7 +75,7 @@ class Offer:
             return f"its schema is longer than {MAX_SCHEMA:,} characters"
         if odd := [key for key in _names(self.schema) if not _ARGUMENT.fullmatch(key)]:
             return f"model APIs take no argument of the name {shown(odd[0][:100])!r}"
-        if any(for_model(each) != each for each in _words(self.schema)):
+        if any(not _is_plain(each) and for_model(each) != each for each in _words(self.schema)):
             return "its schema hides characters where only names and values stand"
         return ""
 
@@ -168,6 +168,11 @@ def deep(value: Any) -> int:
     return levels
 
 
+def _is_plain(text: str) -> bool:
+    """Most are, and that is seen quickly."""
+    return text.isascii() and text.isprintable()
+
+
 def _names(schema: Mapping[str, Any]) -> Sequence[str]:
     properties: Any = schema.get("properties")
     return tuple(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else ()
@@ -202,7 +207,7 @@ def _clear(value: Any, *, named: bool = False) -> Any:
     out: dict[str, Any] = {}
     for key, each in cast("Mapping[str, Any]", value).items():
         if not named and key in _PROSE and isinstance(each, str):
-            out[key] = for_model(each)
+            out[key] = each if _is_plain(each) else for_model(each)
         else:
             out[key] = _clear(each, named=not named and key in ("properties", "$defs"))
     return out
