@@ -261,7 +261,10 @@ class Hub:
             return
         self._beat_at = now + HEARTBEAT_SECONDS
         for stream in self._streams():
-            stream.put(b": \nid: %d\n\n" % self._cursor, 1)
+            if stream.still():
+                stream.put(b": \nid: %d\n\n" % self._cursor, 1)
+            else:
+                stream.cut_off()
 
     def _streams(self) -> list[Stream]:
         return [stream for channel in self._channels.values() for stream in channel.streams]
