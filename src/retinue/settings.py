@@ -75,7 +75,12 @@ _SANDBOX = values.table({"minimum": values.one_of(SANDBOXES)})
 _PROVIDER = values.table({"base_url": _address, "api_key": values.word})
 _PROVIDERS = values.table({"openai": _PROVIDER, "anthropic": _PROVIDER})
 _SUBAGENTS = values.table(
-    {"allow_agents": values.names, "allowAgents": values.names, "model": values.word},
+    {
+        "allow_agents": values.names,
+        "allowAgents": values.names,
+        "model": values.word,
+        "pool": values.flag,
+    },
 )
 
 
@@ -102,7 +107,7 @@ def _subagents(value: Any, path: KeyPath) -> Subagents:
     if "allow_agents" in found and "allowAgents" in found:
         raise Wrong((*path, "allowAgents"), "says the same as 'allow_agents'; keep one of the two")
     allowed = found.get("allow_agents", found.get("allowAgents"))
-    return Subagents(allow_agents=allowed, model=found.get("model"))
+    return Subagents(allow_agents=allowed, model=found.get("model"), pool=found.get("pool") is not False)
 
 
 def _agents(value: Any, path: KeyPath) -> dict[str, Any]:

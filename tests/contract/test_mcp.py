@@ -5,7 +5,7 @@ import json
 import os
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -113,6 +113,8 @@ async def test_a_tool_is_there_once_it_is_trusted_and_its_server_runs_only_from_
         several = await asyncio.gather(*(it.call("echo", word=str(number)) for number in range(20)))
         assert [json.loads(each)["word"] for each in several] == [str(number) for number in range(20)]
         assert len(it.fake.heard("initialize")) == 2  # one of each block
+        holder = int(Path(f"/proc/{it.fake.pids()[-1]}/stat").read_text().rpartition(")")[2].split()[1])
+        assert len({os.getpgrp(), os.getpgid(holder), os.getpgid(it.fake.pids()[-1])}) == 3
         it.servers.distrust("fake")
         assert it.tools == {}
 
@@ -209,13 +211,15 @@ async def test_what_is_hidden_in_a_description_is_in_the_open_for_the_model(tmp_
     deep: dict[str, Any] = {"type": "string"}
     for _ in range(60):
         deep = {"type": "array", "items": deep}
-    unfit = [
+    unfit: list[dict[str, Any]] = [
         tool("choice", word={"enum": ["a\u200bb"]}),
         tool("key") | {"inputSchema": {"type": "object", "properties": {"wo\u200brd": WORD}}},
         tool("deep", word=deep),
         tool("long", "x" * 20_000),
         tool("wide", word={"enum": ["x" * 70_000]}),
         tool("no name"),
+        tool("choices") | {"inputSchema": {"type": "object", "anyOf": [{}]}},
+        tool("argument") | {"inputSchema": {"type": "object", "properties": {"a b": WORD}}},
         {"name": "nothing", "inputSchema": {"type": "string"}},
     ]
     async with bench(tmp_path, fine, *unfit) as it:
@@ -262,11 +266,12 @@ async def test_a_server_that_hangs_is_ended_with_all_that_it_started(tmp_path: P
         ({"hang": True}, "did not answer within"),
         ({"die": 4}, "exit code 4; its last words: I have had enough"),
         ({"line": MAX_LINE + 1, "hang": True}, "a line of more than 8 MB"),
+        ({"babble": True}, "does not stop talking"),
     ],
-    ids=["hangs", "dies", "babbles"],
+    ids=["hangs", "dies", "one line", "babbles"],
 )
 async def test_a_server_that_does_not_start_says_why(tmp_path: Path, start: dict[str, Any], told: str):
-    async with bench(tmp_path, timeout_seconds=HANG) as it:
+    async with bench(tmp_path, timeout_seconds=HANG if [*start] == ["hang"] else 60) as it:
         it.fake.offers(start=start)
         with pytest.raises(Failed, match=told):
             await it.servers.look("fake")
@@ -417,6 +422,14 @@ async def test_a_file_of_pins_that_somebody_wrote_into_trusts_nothing_new(tmp_pa
         file.write_text("[]")
         with pytest.raises(Failed, match="mend or remove it"):
             _ = it.tools
+
+
+async def test_what_was_trusted_counts_in_a_home_that_is_forgotten_too(tmp_path: Path):
+    async with bench(tmp_path) as it:
+        await it.trust()
+    config = configured(tmp_path, {"fake": it.fake.settings()})
+    forgets = replace(config, home=tmp_path / "forgotten", keeps=False, models_home=config.home)
+    assert list(Servers(forgets, {}, system_chance()).tools()) == ["fake.echo"]
 
 
 async def test_a_mark_does_not_undo_what_a_person_has_agreed_to_since(tmp_path: Path):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.approval import Answer, Approval, NamedFile, State, as_json, digest_of
+from retinue.domain.approval import Answer, Approval, NamedFile, State, adding, as_json, digest_of
 from retinue.domain.level import Level
 from retinue.errors import Refused
 
@@ -152,6 +152,7 @@ def test_what_is_printed_leaves_nothing_out():
         "sandbox": "none",
         "files": [{"path": "/w/run.sh", "sha256": "aa", "size": 7}],
         "chain": ["person", "agent:general:main"],
+        "add": None,
         "digest": "d",
         "state": "allowed",
         "asked_at": as_json(full)["asked_at"],
@@ -164,6 +165,20 @@ def test_what_is_printed_leaves_nothing_out():
     assert [
         nothing[key] for key in ("reason", "workspace", "sandbox", "answered_at", "answered_by", "answer")
     ] == [None] * 6
+
+
+@pytest.mark.parametrize(
+    ("tool", "resource", "says"),
+    [
+        ("bash", "make", "add speaks for make with any arguments, from now on in this session"),
+        ("bash", "make test", "add speaks for this very command, from now on in this session"),
+        ("bash", "ls; make", "add spares no question: it is more than one program and plain words"),
+        ("read", "/etc/hosts", "add writes it into the session's preset.md, and it counts from now on"),
+    ],
+)
+def test_what_adding_comes_to_is_told_before_it_is_done(tool: str, resource: str, says: str):
+    wish = replace(ASKED, touch="more", tool=tool, resource=resource)
+    assert adding(wish) == as_json(wish)["add"] == says
 
 
 def test_a_level_reaches_those_below_it():

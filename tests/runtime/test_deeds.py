@@ -53,6 +53,21 @@ async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: 
         assert after.digest == before.digest
 
 
+async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(world: Any):
+    seen: list[tuple[Status, int, int]] = []
+
+    @tool(name="mail", asks="never")
+    async def mail(call: Call, to: str) -> str:
+        """Sends one."""
+        row = await house.now(call.run)
+        seen.append((row.status, row.turns, row.tool_calls))
+        return f"sent to {to}"
+
+    async with world.open(calls(MAIL), calls(MAIL, MAIL), says("Done."), tools=[mail]) as house:
+        await house.run("Go.")
+    assert seen == [(Status.RUNNING, 1, 1), (Status.RUNNING, 2, 3), (Status.RUNNING, 2, 3)]
+
+
 async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(world: Any):
     """Shows: P10, P12."""
     sent: list[str] = []

@@ -34,6 +34,21 @@ async def test_a_sound_home_gives_nothing_to_do(app: retinue.App, tmp_path: Path
     assert await wrong(app) == []
 
 
+async def test_a_folder_that_is_no_skill_is_told_and_so_is_text_that_hides_in_one(
+    app: retinue.App, tmp_path: Path
+):
+    for name, text in (("half", "---\n---\n"), ("notes", "---\ndescription: No\u200btes.\n---\n")):
+        folder = tmp_path / "config" / "skills" / name
+        folder.mkdir(parents=True)
+        (folder / "SKILL.md").write_text(text)
+        (folder / name).write_text("#!/bin/sh\n")
+        (folder / name).chmod(0o755)
+    hides, lacks = await wrong(app)
+    assert "the skill notes: 1 invisible characters" in hides
+    assert "half/SKILL.md: has no description" in lacks
+    assert "1 skill" in [finding.what for finding in await app.doctor()]
+
+
 async def test_words_that_somebody_took_out_are_told_with_the_run_that_said_them(
     app: retinue.App, tmp_path: Path
 ):

@@ -8,6 +8,7 @@ from typing import Any
 from retinue.domain.run import Status
 from retinue.domain.transcript import Called, Returned, Said, dangling
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
+from retinue.runtime.control import cancel
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -83,6 +84,28 @@ async def test_calls_of_one_turn_run_side_by_side(world: Any):
         run = await asyncio.wait_for(house.run("Let them meet."), 10)
         assert run.text == "They met."
         assert {result.text for result in await house.results(run)} == {"left was there", "right was there"}
+
+
+async def test_a_reply_has_its_entrys_id_from_the_first_word_on(world: Any):
+    """So that whoever reads the file and hears the stream at once knows that both are one; also of words cut off."""
+    async with world.open(
+        calls(("ls", "{}"), text="Looking around."), says("Seen and told."), says("Never whole.")
+    ) as house:
+        first = await house.run("Look.")
+        before = house.events.copy()
+        house.events.clear()
+        house.driver.hold = asyncio.Event()
+        second = await house.ask("Look.", session=await house.store.find(first.session_id))
+        await house.until("text.delta")
+        await cancel(second.id, house.ports, alive=lambda _: True)
+        await house.ended(second)
+        told: dict[str, str] = {}
+        for event in (*before, *house.events):
+            if event.kind == "text.delta":
+                told[event.data["entry"]] = told.get(event.data["entry"], "") + event.data["text"]
+        said = [each for each in await house.entries(first) if isinstance(each, Said) and each.by == "agent"]
+        assert told == {each.id: each.text for each in said}
+        assert len(said) == 3
 
 
 async def test_an_edit_by_a_person_during_the_models_turn_is_the_conversation(world: Any):

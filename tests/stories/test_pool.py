@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retinue.app.log import LOG
 from retinue.app.pool import cleared, pooled
 from retinue.domain.event import Event
 from retinue.domain.run import Status, Waiting
@@ -68,6 +69,28 @@ async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_fr
     assert answer["result"].startswith(f"{LONG} 1")
     shown = (await machine("sessions", "show", "--json", answer["agent_id"])).json
     assert (shown["agent"], shown["parent_session_id"]) == ("general", run.json["slug"])
+
+
+async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(machine: Any):
+    """Shows: B042."""
+    machine.configured(subagents={"pool": False})
+    turns = [
+        calls(gives("Find cron.")),
+        calls(("agent_ask", {"agent_id": "x", "message": "Sure?"})),
+        reply("Found."),
+    ]
+    async with machine.serving(playing(*turns)) as server, machine.open() as app:
+        run = await app.run("Where is cron?", workspace=machine.folder)
+        assert (run.status, run.text) == (Status.DONE, "Found.")
+        assert (await pooled(app), [each.slug for each in await app.sessions()]) == ([], [run.slug])
+    answer, more = results(server.requests[-1].messages)
+    assert (answer["success"], "agent_id" in answer) == (True, False)
+    assert answer["result"].startswith(LONG)
+    assert more["error"].startswith("Agent not found: x")
+    logged = [json.loads(line) for line in (machine.home / "logs" / LOG).read_text().splitlines()]
+    (warned,) = [line for line in logged if line["level"] == "warn"]
+    assert "there is no pool (subagents.pool): general is not kept" in warned["what"]
+    assert warned["run"] == run.id
 
 
 async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(machine: Any):

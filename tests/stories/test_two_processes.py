@@ -5,11 +5,14 @@ import json
 import signal
 import subprocess
 from collections import Counter
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from commands import begun
 
-from retinue.testing.replies import calls, reply
+from retinue.domain.run import Run, Status
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 RUNS = 20
 SLOTS = 8
@@ -77,3 +80,43 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
     marks = (machine.folder / "marks.txt").read_text().splitlines()
     assert sorted(marks) == sorted(f"Task {number}." for number in range(RUNS))
     assert len(server.requests) == SLOTS + 2 * RUNS
+
+
+async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Any):
+    """A daemon, a program, and a command as cron would start it, with settings of its own: each works its own runs.
+
+    Shows: C02.
+    """
+    machine.configured(limits={"max_live": 2})
+    inside, turn, owners = 0, asyncio.Semaphore(0), set[str]()
+
+    async def answer(_asked: Captured) -> Answer:
+        nonlocal inside
+        inside += 1
+        await turn.acquire()
+        inside -= 1
+        return reply("Done.")
+
+    async def until(true: Callable[[Sequence[Run]], bool]) -> None:
+        while True:
+            live = await app.runs(live=True)
+            working = [run for run in live if run.status is Status.RUNNING]
+            owners.update(run.owner for run in working)
+            assert max(len(working), inside) <= 2, "never more than the limit"
+            if true(live):
+                return
+            await asyncio.sleep(0.02)
+
+    async with machine.serving(answer), machine.daemon(), machine.open() as app:
+        for _ in range(2):
+            assert (await machine("run", "--background", "By the daemon.")).code == 0
+        ours = [await app.start("By the program.", workspace=machine.folder) for _ in range(2)]
+        cron = asyncio.create_task(machine("run", "By a command.", RETINUE_MODEL="openai:other"))
+        await until(lambda live: len(live) == 5)
+        for left in range(5, 0, -1):
+            await until(lambda live, left=left: len(live) == left and inside == min(2, left))
+            turn.release()
+        assert (await cron).code == 0
+        assert {(await app.wait(each.id)).status for each in ours} == {Status.DONE}
+        assert {run.status for run in await app.runs(live=False)} == {Status.DONE}
+    assert len(owners) == 3, "each process worked its own"

@@ -55,6 +55,7 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(retinue: 
         "sandbox": None,
         "files": [],
         "chain": ["person", parked["key"]],
+        "add": None,
         "digest": "",
         "state": "pending",
         "asked_at": "",

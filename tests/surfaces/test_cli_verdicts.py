@@ -70,9 +70,8 @@ def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: Any, ses
 @pytest.mark.parametrize(
     ("command", "line"),
     [
-        ("make", "  add speaks for make with any arguments"),
+        ("make", "  add speaks for make with any arguments, from now on in this session"),
         ("ls; make", "  add spares no question: it is more than one program and plain words"),
-        ("make test", ""),
     ],
 )
 def test_a_card_says_what_adding_a_command_would_mean(retinue: Any, command: str, line: str):
@@ -81,7 +80,7 @@ def test_a_card_says_what_adding_a_command_would_mean(retinue: Any, command: str
     assert retinue("run", "Ask for it.").code == 6
     (asked,) = retinue("approvals", "list", "--json").json
     shown = retinue("approvals", "show", asked["id"]).out.splitlines()
-    assert [each for each in shown if each.startswith("  add ")] == ([line] if line else [])
+    assert [each for each in shown if each.startswith("  add ")] == [line]
 
 
 def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(retinue: Any, session: str):

@@ -360,7 +360,7 @@ async def test_what_a_run_saves_itself_is_no_edit_by_hand(isolated_env: dict[str
 
 def test_words_of_one_run_that_come_together_are_told_in_one_piece_and_nothing_else_is():
     def event(run: str, kind: Any, text: str = "", seq: int = 0) -> Event:
-        data = {"text": text} if text else {}
+        data = {"text": text, "entry": f"reply of {run}"} if text else {}
         return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, n=0 if seq else 1, data=data)
 
     told = joined(
@@ -378,6 +378,7 @@ def test_words_of_one_run_that_come_together_are_told_in_one_piece_and_nothing_e
             event("A", "text.delta", "four"),
         ]
     )
+    assert all(each.data["entry"] == f"reply of {each.run}" for each in told if each.data)
     assert [(each.run, each.kind, each.data.get("text", "")) for each in told] == [
         ("A", "thinking.delta", "Hmm."),
         ("A", "text.delta", "One two "),

@@ -1,6 +1,6 @@
 /** The one door to the daemon: every request is made here, and every refusal becomes a sentence. */
 
-import type { Agent, Answer, Approval, Entry, Health, Left, Run, Sent, Session } from "./shapes.ts";
+import type { Agent, Answer, Approval, Entry, Health, Left, Run, Sent, Session, Watch } from "./shapes.ts";
 
 export class Refusal extends Error {
   constructor(readonly status: number, readonly code: string, message: string) {
@@ -40,6 +40,12 @@ export const api = {
   steer: (id: string, verb: "cancel" | "interrupt" | "detach" | "resume") => send<Run>("POST", `/runs/${path(id)}/${verb}`, {}),
   inbox: () => get<Left[]>("/inbox"),
   drain: () => send<Left[]>("POST", "/inbox/drain", {}),
+  dismissWord: (id: string) => send<Left>("POST", `/inbox/${path(id)}/dismiss`, {}),
+  watchers: () => get<Watch[]>("/watchers"),
+  watch: (id: string, agent: string, trigger: string) => send<Watch>("POST", `/sessions/${path(id)}/watchers`, { agent, trigger }),
+  unwatch: (id: string, agent: string) => send<Watch[]>("DELETE", `/sessions/${path(id)}/watchers?agent=${path(agent)}`),
+  child: (id: string, agent: string, content: string, trigger: string, key: string) =>
+    send<Run>("POST", `/sessions/${path(id)}/children`, { agent, content, trigger }, { "Idempotency-Key": key }),
   promote: (id: string) => send<Left>("POST", `/inbox/${path(id)}/promote`, {}),
   approvals: () => get<Approval[]>("/approvals"),
   answer: (id: string, answer: Answer) => send<Approval>("POST", `/approvals/${path(id)}`, { answer }),

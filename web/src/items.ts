@@ -53,8 +53,8 @@ const body = computed<readonly Item[]>(() => {
 const tail = stable<Item>(() => {
   const there = new Set(lines.value.map((line) => line.id));
   const speaking = body.value.findLast((item) => item.is === "said");
-  const found: Item[] = flows.visible().map((flow) => (
-    { key: `f${flow.run}${flow.savedAs}`, is: "flow", flow, again: speaking?.is === "said" && speaking.said.by === "agent" && flow.run === speaking.said.run }
+  const found: Item[] = flows.visible(there).map((flow) => (
+    { key: `s${flow.entry}`, is: "flow", flow, again: speaking?.is === "said" && speaking.said.by === "agent" && flow.run === speaking.said.run }
   ));
   const sent = sending.visible(there);
   for (const each of sent) found.push({ key: `p${each.key}`, is: "pending", pending: each });

@@ -1,6 +1,7 @@
 /** Keys that work everywhere: single letters where nobody types, Esc wherever one is. */
 
-import { dialog, drawer, panel, renaming } from "./store.ts";
+import { dialog, drawer, openId, panel, renaming, toast } from "./store.ts";
+import { keyed, toggle } from "./watchers.ts";
 import { nextTheme } from "./views/frame.tsx";
 
 const DEEDS: Record<string, () => void> = {
@@ -21,6 +22,7 @@ const DEEDS: Record<string, () => void> = {
 
 export function onKey(event: KeyboardEvent): void {
   if (event.key === "Escape") return close();
+  if (!dialog.value && launched(event)) return;
   if (event.ctrlKey || event.metaKey || event.altKey || dialog.value || typing(event.target)) return;
   const arrow = event.key.startsWith("Arrow");
   if (arrow && (event.target as Element).closest?.(".scroller, [role=menu], .panel, .approvals")) return;
@@ -28,6 +30,21 @@ export function onKey(event: KeyboardEvent): void {
   if (!deed) return;
   event.preventDefault();
   deed();
+}
+
+/** An agent's own key: a watcher watches the open conversation, or no more; another does what is typed, where it is. */
+function launched(event: KeyboardEvent): boolean {
+  const agent = keyed(event);
+  const id = openId.value;
+  if (!agent || !id) return false;
+  event.preventDefault();
+  if (event.repeat) return true;
+  if (agent.roles.includes("watcher")) void toggle(id, agent.name, "key");
+  else {
+    toast(`Type what ${agent.name} is to do, then press its key.`);
+    focus(".composer textarea");
+  }
+  return true;
 }
 
 function typing(target: EventTarget | null): boolean {

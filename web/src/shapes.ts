@@ -20,6 +20,18 @@ export interface Agent {
   source: string;
   ui_visible?: boolean;
   visible?: boolean;
+  triggers: { slash: string[]; hotkeys: string[] };
+}
+
+export interface Watch {
+  id: string;
+  /** `pair#2`: the second watcher of its session. */
+  name: string;
+  agent: string;
+  session: string;
+  slug: string;
+  watcher: string;
+  watching: boolean;
 }
 
 export type Standing = "idle" | "queued" | "running" | "waiting";
@@ -154,6 +166,12 @@ export interface Left {
   delivery: "pending" | "delivered" | "failed" | "discarded" | null;
   transcript: string;
   for: string | null;
+  kind: "result" | "interjection";
+  severity: "info" | "warning" | "interrupt" | null;
+  reason: string | null;
+  suggestion: string | null;
+  /** The run whose turn it has ended. */
+  interrupts: string | null;
 }
 
 export type Answer = "allow" | "deny" | "add";
@@ -192,6 +210,7 @@ export const KINDS = [
   "tool.started", "tool.ended", "entry.saved",
   "announcement.posted", "announcement.delivered",
   "approval.asked", "approval.answered", "session.changed",
+  "watch.started", "watch.ended", "interjection.posted", "interjection.dismissed",
 ] as const;
 
 export type Kind = (typeof KINDS)[number];
@@ -220,4 +239,7 @@ export interface Told {
   total?: number;
   task?: string;
   torn?: unknown;
+  interjection?: string;
+  severity?: string;
+  name?: string;
 }

@@ -7,6 +7,7 @@ import * as runs from "./runs.ts";
 import { KINDS, type Told } from "./shapes.ts";
 import { byId, connection, health, onUnreachable, openId, put, refreshApprovals, refreshInbox, refreshMachine, refreshSessions, toast } from "./store.ts";
 import * as talk from "./talk.ts";
+import { hear as hearWatchers, refreshWatchers } from "./watchers.ts";
 
 const PATIENCE = 60_000;
 /** How long a hidden tab keeps its stream. */
@@ -81,7 +82,7 @@ async function again(): Promise<void> {
 
 /** After a gap: everything that is asked for, and the entries after the last known one. */
 export async function resync(): Promise<void> {
-  await Promise.all([refreshMachine(), refreshSessions(), refreshApprovals(), refreshInbox(), runs.refresh(), talk.catchUp()]);
+  await Promise.all([refreshMachine(), refreshSessions(), refreshApprovals(), refreshInbox(), refreshWatchers(), runs.refresh(), talk.catchUp()]);
 }
 
 const FRAME = 16;
@@ -105,6 +106,7 @@ function hear(event: Told): void {
   if (event.seq > seq) seq = event.seq;
   runs.hear(event);
   talk.hear(event);
+  hearWatchers(event);
   if (event.kind.startsWith("approval.")) void refreshApprovals();
   if (event.kind.startsWith("announcement.")) void refreshInbox();
   if (event.kind === "run.ended") {

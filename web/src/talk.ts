@@ -128,7 +128,7 @@ export function hear(event: Told): void {
   switch (event.kind) {
     case "text.delta":
     case "thinking.delta":
-      flows.flow(event, state.value === "ready");
+      flows.flow(event);
       break;
     case "text.discarded":
       flows.discard(event.run);

@@ -261,9 +261,9 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
 
     def _heard(self, event: Event) -> None:
         """A live event carries the number of the last durable one, so that a listener can place it, and a count."""
+        self._log.heard(event)
         if event.seq:
             self._seq = event.seq
-            self._log.heard(event)
             if event.kind == "run.ended":
                 self._counted.pop(event.run, None)
             if self._beside is not None and not self._beside.done(event):

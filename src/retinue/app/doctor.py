@@ -16,6 +16,7 @@ from retinue.domain.model import NO_MODEL, model_for
 from retinue.domain.run import Run, Status
 from retinue.domain.safe import hidden
 from retinue.domain.session import Session
+from retinue.domain.skill import Skill
 from retinue.errors import BadDefinition, RetinueError
 from retinue.ledger.mount import is_shared, kind_of
 from retinue.ledger.repair import damage
@@ -82,6 +83,24 @@ def the_definitions(broken: Sequence[BadDefinition], agents: Sequence[Agent]) ->
     ]
 
 
+def the_skills(broken: Sequence[BadDefinition], skills: Sequence[Skill]) -> list[Finding]:
+    """Nothing where there are none: few have any."""
+    count = f"{len(skills)} skill{'' if len(skills) == 1 else 's'}"
+    return [
+        *(Finding(level="ok", what=what) for what in (count,) if skills),
+        *(
+            Finding(
+                level="warn",
+                what=f"the skill {skill.plugin}: {hides} invisible characters in what agents are told of it",
+                do=f"look for hidden text in {skill.file}",
+            )
+            for skill in skills
+            if (hides := hidden(skill.description))
+        ),
+        *(Finding(level="bad", what=str(error), do="until then it is no skill") for error in broken),
+    ]
+
+
 def the_servers(rows: Sequence[Mapping[str, Any]]) -> list[Finding]:
     """Programs that bring tools: whether they are there, and what was trusted of them."""
     return [_server(row) for row in rows]
@@ -96,8 +115,11 @@ def _server(row: Mapping[str, Any]) -> Finding:
         what = f"{who}: refused, because not what was trusted any more: {', '.join(row['changed'])}"
         return Finding(level="warn", what=what, do=f"look at them, and trust them again or not: {trust}")
     if row["left_out"]:
-        what = f"{who}: left out, because the name is taken: {', '.join(row['left_out'])}"
-        return Finding(level="warn", what=what, do="call the server otherwise in the configuration")
+        what = (
+            f"{who}: left out, because they are unfit or their names are taken: {', '.join(row['left_out'])}"
+        )
+        do = f"retinue mcp show {row['name']} says which; for a name that is taken, call the server otherwise"
+        return Finding(level="warn", what=what, do=do)
     if not row["trusted"]:
         do = f"look at what it offers, and trust it: {trust}"
         return Finding(level="warn", what=f"{who}: nothing of it is trusted, so it brings no tools", do=do)

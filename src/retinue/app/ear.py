@@ -114,7 +114,7 @@ class Ear:
             if said.id not in passed and (said.id == told or said.id not in before):
                 passed.add(said.id)
                 if said.text:
-                    self._heard(_event("text.delta", about, text=said.text))
+                    self._heard(_event("text.delta", about, text=said.text, entry=said.id))
                 self._heard(_event("entry.saved", about, entry=said.id, of="agent"))
 
     def _pass(self, event: Event) -> None:

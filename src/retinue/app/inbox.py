@@ -5,6 +5,7 @@ from typing import Any
 
 from retinue.domain.announcement import Delivery, as_json, block, error, harmless, report
 from retinue.domain.announcement import State as Delivered
+from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
@@ -107,6 +108,7 @@ class Inbox:
                 await talk.rest()
         if pending:
             await heard([delivery], ports, by=said.id)
+        self._changed_on_disk(session)
         entry = {"entry": before or said.id, "already": before is not None}
         return await ports.ledger.look(lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | entry)
 
@@ -127,7 +129,16 @@ class Inbox:
             if before is None:
                 await talk.append(said)
                 await talk.rest()
-        return await self.dismiss(word.id) | {"entry": said.id, "already": before is not None}
+        shown = await self.dismiss(word.id)
+        self._changed_on_disk(session)
+        return shown | {"entry": said.id, "already": before is not None}
+
+    def _changed_on_disk(self, session: Session) -> None:
+        """Whoever looks at a conversation sees what was passed on into it."""
+        at, what = self._ports.chance.now(), {"what": "file"}
+        self._ports.emit(
+            Event(kind="session.changed", at=at, session=session.id, agent=session.agent, data=what)
+        )
 
     async def _passed(self, name: str, session: Session) -> str | None:
         """The entry in which a person passed this on before. The file says so, of any length: what was taken out of it

@@ -18,6 +18,7 @@ from retinue.app.doctor import (
     the_machine,
     the_sandbox,
     the_servers,
+    the_skills,
 )
 from retinue.app.log import log_line
 from retinue.app.servers import Servers
@@ -34,6 +35,7 @@ from retinue.ports import Ports, Tx
 from retinue.runtime.announce import clear_all, end
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
+from retinue.store.skills import SkillFolders
 from retinue.store.sweep import leftovers, remove
 
 REPAIR = "retinue doctor --repair"
@@ -71,6 +73,7 @@ class Mending(ABC):
     config: Config
     store: FileStore
     agents: DefinitionCatalogue
+    skills: SkillFolders
     mcp: Servers
     _ports: Ports
     _ledger: SqliteLedger
@@ -84,6 +87,7 @@ class Mending(ABC):
             await self._commands.level(), await self._commands.lacks(), self._ports.minimum
         )
         findings += the_definitions(self.agents.broken(), [each.agent for each in self.agents.all()])
+        findings += the_skills(self.skills.broken(), self.skills.all())
         findings += the_servers(self.mcp.rows())
         state = the_ledger(self._ledger.path)
         if repair and any(one.level == "bad" for one in state):

@@ -24,7 +24,8 @@ class Servers:
     def __init__(self, config: Config, own: Mapping[str, Tool], chance: Chance) -> None:
         self._config = config
         self._own = own
-        self._pins = Pins(config.home / "mcp.json", token=chance.uuid)
+        # As with models: what was trusted counts in a home that is forgotten too.
+        self._pins = Pins(config.models / "mcp.json", token=chance.uuid)
         self._how = {each.name: each for each in config.mcp}
         self._stamp: Stamp | None = None
         self._table: dict[str, Tool] | None = None

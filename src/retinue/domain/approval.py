@@ -8,8 +8,11 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
 
+from retinue.domain.agent import ShellCommands
 from retinue.domain.change import replace
+from retinue.domain.command import need_not_ask
 from retinue.domain.level import Level
+from retinue.domain.rule import literal
 from retinue.domain.run import iso
 from retinue.errors import Conflict, Refused
 
@@ -135,6 +138,22 @@ def digest_of(
     ).hexdigest()
 
 
+def adding(approval: Approval) -> str | None:
+    """What the answer `add` would come to; None: nothing can be added. What a command becomes is not always what it looks
+    like."""
+    if approval.touch != "more":
+        return None
+    if approval.tool != "bash":
+        return "add writes it into the session's preset.md, and it counts from now on"
+    spared = ShellCommands(allow=(literal(approval.resource),))
+    if not need_not_ask(approval.resource, spared).ok:
+        return "add spares no question: it is more than one program and plain words"
+    plain = approval.resource.split()
+    if len(plain) == 1:
+        return f"add speaks for {plain[0]} with any arguments, from now on in this session"
+    return "add speaks for this very command, from now on in this session"
+
+
 def as_json(approval: Approval) -> dict[str, Any]:
     """The shape that `approvals list` and `approvals show` print."""
     return {
@@ -152,6 +171,7 @@ def as_json(approval: Approval) -> dict[str, Any]:
         "sandbox": None if approval.level is None else str(approval.level),
         "files": [asdict(each) for each in approval.files],
         "chain": list(approval.chain),
+        "add": adding(approval),
         "digest": approval.digest,
         "state": str(approval.state),
         "asked_at": iso(approval.asked_at),

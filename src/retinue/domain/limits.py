@@ -35,6 +35,8 @@ class Subagents:
 
     allow_agents: tuple[str, ...] | None = None
     model: str | None = None
+    pool: bool = True
+    """Whether those that did a task can be asked more afterwards."""
 
 
 HARD_DEPTH = 5

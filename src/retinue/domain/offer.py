@@ -22,6 +22,8 @@ MAX_SCHEMA = 64_000
 """Characters: more is no tool, it is a book for the model to read at every turn."""
 MAX_DEPTH = 32
 
+_CHOICES = ("anyOf", "oneOf", "allOf", "not", "enum")
+_ARGUMENT = re.compile(r"[A-Za-z0-9_.-]{1,64}")
 _PROSE = ("description", "title", "$comment")
 """Keys of a schema whose values are words for a reader."""
 
@@ -65,19 +67,21 @@ class Offer:
             return f"the name {shown(self.name[:100])!r} is none: letters, digits, _ . and -, at most 96"
         if len(self.description) > MAX_DESCRIPTION:
             return f"its description has {len(self.description):,} characters, and {MAX_DESCRIPTION:,} is the most"
-        if self.schema.get("type") != "object":
-            return "its schema describes no object"
+        if self.schema.get("type") != "object" or any(key in self.schema for key in _CHOICES):
+            return "its schema does not describe one object, as model APIs want it"
         if deep(self.schema) > MAX_DEPTH:
             return f"its schema is nested deeper than {MAX_DEPTH} levels"
         if len(json.dumps(self.schema)) > MAX_SCHEMA:
             return f"its schema is longer than {MAX_SCHEMA:,} characters"
-        if any(for_model(each) != each for each in _words(self.schema)):
+        if odd := [key for key in _names(self.schema) if not _ARGUMENT.fullmatch(key)]:
+            return f"model APIs take no argument of the name {shown(odd[0][:100])!r}"
+        if any(not _is_plain(each) and for_model(each) != each for each in _words(self.schema)):
             return "its schema hides characters where only names and values stand"
         return ""
 
     def for_model(self) -> "Offer":
         """The same, with hidden characters in the open wherever words stand."""
-        schema = cast("Mapping[str, Any]", _clear(self.schema))
+        schema: dict[str, Any] = {"properties": {}, **_clear(self.schema)}
         return Offer(name=self.name, description=for_model(self.description), schema=schema, hints=self.hints)
 
 
@@ -164,6 +168,16 @@ def deep(value: Any) -> int:
     return levels
 
 
+def _is_plain(text: str) -> bool:
+    """Most are, and that is seen quickly."""
+    return text.isascii() and text.isprintable()
+
+
+def _names(schema: Mapping[str, Any]) -> Sequence[str]:
+    properties: Any = schema.get("properties")
+    return tuple(cast("dict[str, Any]", properties)) if isinstance(properties, dict) else ()
+
+
 def _inside(value: Any) -> Sequence[Any]:
     if isinstance(value, Mapping):
         return tuple(cast("Mapping[str, Any]", value).values())
@@ -193,7 +207,7 @@ def _clear(value: Any, *, named: bool = False) -> Any:
     out: dict[str, Any] = {}
     for key, each in cast("Mapping[str, Any]", value).items():
         if not named and key in _PROSE and isinstance(each, str):
-            out[key] = for_model(each)
+            out[key] = each if _is_plain(each) else for_model(each)
         else:
             out[key] = _clear(each, named=not named and key in ("properties", "$defs"))
     return out

@@ -17,6 +17,8 @@ SPOKEN = frozenset({"2024-11-05", "2025-03-26", VERSION, "2025-11-25"})
 MOST_TOOLS = 1_000
 MOST_PAGES = 50
 """Of one list of tools."""
+MOST_UNASKED = 32_000_000
+"""Bytes that are no answer, since something was last asked: a server that does not stop talking is ended."""
 _QUOTED = 500
 _PONG: Mapping[str, Any] = {"result": {}}
 _UNKNOWN_METHOD = {"error": {"code": -32601, "message": "this client only lists and calls tools"}}
@@ -28,13 +30,23 @@ class Line(Protocol):
     @property
     def last_words(self) -> str: ...
     def send(self, line: bytes) -> None: ...
+    def stop(self, why: str) -> None:
+        """Ends it at once, without waiting for that."""
+        ...
+
     async def end(self, *, patience: float = 0.0) -> None:
         """Returns when nothing of it lives."""
         ...
 
 
 class Lost(Failed):
-    """The server is gone, or was ended; nobody knows what it did with what it was asked."""
+    """The server is gone, or was ended; nobody knows what it did with what it was asked. What it said last stands
+    behind what is known."""
+
+    def __init__(self, sentence: str, last_words: str) -> None:
+        super().__init__(f"{sentence}{last_words}")
+        self.sentence = sentence
+        self.last_words = last_words
 
 
 _NOTHING = msgspec.Raw(b"{}")
@@ -52,7 +64,7 @@ _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
 class Client:
-    """Speaks with one server while it lives. The line calls `heard` and `gone`; nothing here waits in a task of its
+    """Speaks with one server while it lives. The line calls `heard` and `lost`; nothing here waits in a task of its
     own."""
 
     def __init__(self, name: str) -> None:
@@ -60,8 +72,9 @@ class Client:
         self._line: Line | None = None
         self._waiting: dict[int, asyncio.Future[Any]] = {}
         self._count = 0
-        self.why_gone = ""
-        """Why there is nobody at the other end; empty while there is."""
+        self._unasked = 0
+        self.gone: Lost | None = None
+        """Why there is nobody at the other end; None while there is."""
 
     async def begin(self, line: Line, *, version: str) -> None:
         """Introduces us. Failed says why this server cannot be spoken with."""
@@ -102,9 +115,10 @@ class Client:
     async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
         """The result; Failed with the server's own words, Lost when there is nobody any more. Who stops waiting tells
         the server so."""
-        if self.why_gone:
-            raise Lost(self.why_gone)
+        if self.gone is not None:
+            raise self.gone
         self._count += 1
+        self._unasked = 0
         number = self._count
         answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
         self._waiting[number] = answer
@@ -127,28 +141,33 @@ class Client:
         try:
             message = _MESSAGE.decode(line)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            self._noise(line)
             return
-        if message.method is not None:
-            if message.id is not None:
-                answer = _PONG if message.method == "ping" else _UNKNOWN_METHOD
-                self._send({"id": message.id, **answer})
-            return
+        if message.method is not None and message.id is not None:
+            answer = _PONG if message.method == "ping" else _UNKNOWN_METHOD
+            self._send({"id": message.id, **answer})
         waiting = self._waiting.get(message.id) if isinstance(message.id, int) else None
-        if waiting is None or waiting.done():
+        if message.method is not None or waiting is None or waiting.done():
+            self._noise(line)
             return
         try:
             waiting.set_result(self._result(message))
         except Failed as error:
             waiting.set_exception(error)
 
-    def gone(self, why: str) -> None:
+    def _noise(self, line: bytes) -> None:
+        self._unasked += len(line)
+        if self._unasked > MOST_UNASKED and self._line is not None:
+            self._line.stop("it does not stop talking")
+
+    def lost(self, why: str) -> None:
         """There will be no more answers."""
         words = "" if self._line is None else self._line.last_words
-        said = f"; its last words: {words}" if words else ""
-        self.why_gone = self.why_gone or f"the MCP server {self._name} is gone: {why}{said}"
+        gone = Lost(f"the MCP server {self._name} is gone: {why}", quoted(words))
+        self.gone = self.gone or gone
         for waiting in self._waiting.values():
             if not waiting.done():
-                waiting.set_exception(Lost(self.why_gone))
+                waiting.set_exception(gone)
 
     def _result(self, message: _Message) -> dict[str, Any]:
         if message.error is not None:
@@ -162,6 +181,11 @@ class Client:
     def _send(self, message: Mapping[str, Any]) -> None:
         if self._line is not None:
             self._line.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
+
+
+def quoted(last_words: str) -> str:
+    """The end of a sentence about a server that is gone."""
+    return f"; its last words: {last_words}" if last_words else ""
 
 
 def _offer(said: Any) -> Offer:

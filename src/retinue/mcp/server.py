@@ -7,7 +7,7 @@ from typing import Any
 
 from retinue.domain.offer import Compared, Offer, Pin, Server, Stand, compared, full_name
 from retinue.errors import Failed, Refused
-from retinue.mcp.client import Client, Line, Lost
+from retinue.mcp.client import Client, Line, Lost, quoted
 from retinue.mcp.result import told
 
 GOODBYE = 1.0
@@ -49,11 +49,11 @@ class Running:
             if found.stand is not Stand.TRUSTED:
                 self._changed(found)
                 raise Refused(refusal(self._how.name, found))
-            asked.append(f". It was at work on {name}: {UNKNOWN}")
+            asked.append(f"; it was at work on {name}: {UNKNOWN}")
             try:
                 result = await client.call(tool, arguments)
             except Lost as lost:
-                raise Failed(f"{lost}. It was at work on {name}: {UNKNOWN}") from lost
+                raise Failed(f"{lost.sentence}{asked[0]}{lost.last_words}") from lost
         return told(result)
 
     async def close(self) -> None:
@@ -63,11 +63,11 @@ class Running:
     async def _at_hand(self) -> Client:
         """The one that runs, or a new one. Who comes while it starts waits for the same start."""
         async with self._turn:
-            if self._client is not None and not self._client.why_gone:
+            if self._client is not None and self._client.gone is None:
                 return self._client
             await self._leave(0)
             client = Client(self._how.name)
-            self._line = await self._open(self._how, client.heard, client.gone)
+            self._line = await self._open(self._how, client.heard, client.lost)
             try:
                 await client.begin(self._line, version=self._version)
             except BaseException:
@@ -88,19 +88,19 @@ class Running:
             client = self._client
             why = f"it did not answer within {seconds:g} s, and was ended with all that it had started"
             if client is not None:
-                client.gone(why)
+                client.lost(why)
             async with self._turn:
                 if self._client is client:
                     await self._leave(0)
-            raise Failed(f"the MCP server {self._how.name}: {why}{self._words}{''.join(asked)}") from error
+            said = f"the MCP server {self._how.name}: {why}{''.join(asked)}{quoted(self._words)}"
+            raise Failed(said) from error
 
     async def _leave(self, patience: float) -> None:
         """What is interrupted here is done by the next who comes."""
         self._client = None
         if self._line is not None:
             await self._line.end(patience=patience)
-            words = self._line.last_words
-            self._words = f"; its last words: {words}" if words else ""
+            self._words = self._line.last_words
             self._line = None
 
 

@@ -4,10 +4,12 @@ from collections.abc import Collection, Sequence
 
 from retinue.domain.change import replace
 from retinue.domain.deed import Deed, Progress, digest
+from retinue.domain.run import Run
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.ports import Ports, Tool, Tx
 from retinue.runtime.recover import INTERRUPTED, UNKNOWN
+from retinue.runtime.standing import counted
 
 
 async def known(called: Called, tool: Tool, ports: Ports) -> tuple[bool, str] | None:
@@ -27,8 +29,9 @@ async def known(called: Called, tool: Tool, ports: Ports) -> tuple[bool, str] | 
     return False, INTERRUPTED
 
 
-async def begun(called: Called, run: str, tool: Tool, ports: Ports) -> str:
-    """The deed is on disk before it is done. Says what the call wrote down when it was made before."""
+async def begun(called: Called, run: Run, tool: Tool, ports: Ports) -> str:
+    """The deed is on disk before it is done, and with it what the run has counted so far: it may take long. Says what the
+    call wrote down when it was made before."""
     if tool.effect is not Effect.ONCE:
         return ""
 
@@ -38,12 +41,15 @@ async def begun(called: Called, run: str, tool: Tool, ports: Ports) -> str:
         tx.set_deed(
             Deed(
                 call=called.id,
-                run=run,
+                run=run.id,
                 tool=called.tool,
                 digest=digest(called.tool, called.args),
                 started_at=ports.chance.now(),
             )
         )
+        row = tx.run(run.id)
+        if row is not None and row.tool_calls < run.tool_calls:
+            tx.set_run(counted(row, run))
         return ""
 
     return await ports.ledger.do(step)

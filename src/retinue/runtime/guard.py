@@ -166,7 +166,7 @@ async def _acted(wanted: Wanted, leave: Leave, ports: Ports) -> tuple[bool, str]
     """An exception in a tool's own body is an answer to the model; cancellation passes, if it is ours: a body may
     have waited for something of its own that was cancelled, and nobody stops the run by that."""
     caller, name, called = wanted.caller, wanted.tool.spec.name, wanted.called
-    recorded = await deeds.begun(called, caller.run.id, wanted.tool, ports)
+    recorded = await deeds.begun(called, caller.run, wanted.tool, ports)
     bound = Call(
         run=caller.run,
         session=caller.session,

@@ -7,14 +7,21 @@ from retinue.domain.turn import Act, Delta
 
 
 class Hearing:
-    """One reply on its way. Listeners get its words redacted; what was discarded is forgotten."""
+    """One reply on its way. Listeners get its words redacted; what was discarded is forgotten. It has the id of the entry
+    that it becomes from its first word on, so that whoever has both knows them for one."""
 
     def __init__(self, redact: Redactor, tell: Callable[..., None]) -> None:
         self._redact = redact
         self._tell = tell
+        self.entry = ""
         self._heard: list[str] = []
         self._veil = Veil(redact)
         self._thought = Veil(redact)
+
+    def begin(self, entry: str) -> None:
+        """Another reply is asked for."""
+        self.forget()
+        self.entry = entry
 
     def hear(self, delta: Delta) -> None:
         if delta.discarded:
@@ -23,10 +30,10 @@ class Hearing:
         elif delta.text:
             self._heard.append(delta.text)
             if shown := self._veil.shown(delta.text):
-                self._tell("text.delta", text=shown)
+                self._tell("text.delta", text=shown, entry=self.entry)
         elif delta.thinking:
             if shown := self._thought.shown(delta.thinking):
-                self._tell("thinking.delta", text=shown)
+                self._tell("thinking.delta", text=shown, entry=self.entry)
         elif delta.act is not None:
             self._act(delta.act)
         elif delta.waiting:
@@ -43,9 +50,9 @@ class Hearing:
     def finish(self) -> None:
         """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""
         if rest := self._thought.rest():
-            self._tell("thinking.delta", text=rest)
+            self._tell("thinking.delta", text=rest, entry=self.entry)
         if rest := self._veil.rest():
-            self._tell("text.delta", text=rest)
+            self._tell("text.delta", text=rest, entry=self.entry)
         self.forget()
 
     def forget(self) -> None:

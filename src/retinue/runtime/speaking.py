@@ -42,7 +42,7 @@ class Speaking:
         return await self._watch.over(self._asked(talk, plan))
 
     async def _asked(self, talk: Conversation, plan: Plan) -> Reply:
-        self._hearing.forget()
+        self._hearing.begin(self._desk.ports.chance.entry_id())
         self._desk.tell("run.state", phase="wait")
         request = Request(
             model=plan.model,
@@ -69,7 +69,7 @@ class Speaking:
         desk = self._desk
         at, text = desk.at(), desk.ports.redact(reply.text)
         said = Said(
-            id=desk.ports.chance.entry_id(),
+            id=self._hearing.entry,
             by="agent",
             text=f"{text}\n[{reply.cut}]" if reply.cut else text,
             at=at,
@@ -119,7 +119,7 @@ class Speaking:
             await self._acts.took(acted, talk)
         if partial := self._hearing.partial():
             said = Said(
-                id=desk.ports.chance.entry_id(),
+                id=self._hearing.entry,
                 by="agent",
                 text=partial,
                 at=desk.at(),

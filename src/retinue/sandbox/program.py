@@ -16,6 +16,8 @@ from retinue.sandbox.shell import HANDED_ON
 
 MAX_LINE = 8_000_000
 """Bytes of one line: a program that says more at once is not heard to its end."""
+MAX_UNREAD = 16_000_000
+"""Bytes that wait for it to read them."""
 LAST_WORDS = 8_000
 """Bytes of its standard error that are kept: the newest."""
 PATIENCE = 1.5
@@ -44,8 +46,17 @@ class Program(asyncio.SubprocessProtocol):
 
     def send(self, line: bytes) -> None:
         """A program that is gone hears nothing; whoever waits for its answer is told by `lost`."""
-        if (pipe := self._stdin()) is not None and not pipe.is_closing():
-            pipe.write(line + b"\n")
+        if (pipe := self._stdin()) is None or pipe.is_closing() or self._why:
+            return
+        pipe.write(line + b"\n")
+        if pipe.get_write_buffer_size() > MAX_UNREAD:
+            self.stop("it does not read what it is told")
+
+    def stop(self, why: str) -> None:
+        """Ends it at once, with all that it started, and nobody waits for that here: `lost` tells when it is done."""
+        self._why = f"{why}, and was ended"
+        self._line.clear()
+        self._terminate()
 
     async def end(self, *, patience: float = 0.0) -> None:
         """Returns when nothing of it lives. With patience it is first let go by itself, by closing its input."""
@@ -90,9 +101,7 @@ class Program(asyncio.SubprocessProtocol):
                 if line.strip():
                     self._heard(line)
         if len(self._line) > MAX_LINE:
-            self._why = f"it said a line of more than {MAX_LINE // 1_000_000} MB, and was ended"
-            self._line.clear()
-            self._terminate()
+            self.stop(f"it said a line of more than {MAX_LINE // 1_000_000} MB")
 
     def _stdin(self) -> asyncio.WriteTransport | None:
         pipe = None if self._transport is None else self._transport.get_pipe_transport(0)

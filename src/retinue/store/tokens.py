@@ -1,4 +1,5 @@
-"""Narrower tokens: a name, some rights and a hash each, in `<home>/tokens.json`. The token itself is kept nowhere."""
+"""Narrower tokens, and visits: a name, some rights and a hash each, in `<home>/tokens.json`. What opens a door is itself
+kept nowhere."""
 
 import hashlib
 import hmac
@@ -19,6 +20,11 @@ from retinue.store.lock import alone
 
 FILE = "tokens.json"
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
+VISIT = "page-"
+"""What the name of a visit begins with."""
+MOST_VISITS = 200
+MOST_BROWSER = 200
+"""Characters of what a browser calls itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,12 +34,18 @@ class Token:
     name: str
     rights: frozenset[Right]
     made_at: str
+    until: str | None = None
+    """Of a visit: when it ends by itself."""
+    browser: str | None = None
+    """Of a visit: what the browser calls itself."""
 
 
-class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _Kept(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     sha256: str
     rights: list[Right]
     made_at: str
+    until: str | None = None
+    browser: str | None = None
 
 
 class Tokens:
@@ -47,18 +59,36 @@ class Tokens:
     def all(self) -> Sequence[Token]:
         return [_token(name, kept) for name, kept in sorted(self._read().items())]
 
-    def find(self, said: str) -> Token | None:
-        """Whose token this is. Every hash is compared, and each in a time that tells nothing."""
+    def find(self, said: str, *, visits: bool = False) -> Token | None:
+        """Whose token this is, or whose cookie. Every hash is compared, and each in a time that tells nothing."""
         mark, found = _hashed(said), None
         for name, kept in self._read().items():
-            if hmac.compare_digest(kept.sha256, mark):
+            if hmac.compare_digest(kept.sha256, mark) and (kept.until is not None) is visits:
                 found = _token(name, kept)
         return found
+
+    def visited(self, cookie: str, rights: frozenset[Right], *, at: str, until: str, browser: str) -> None:
+        """A browser has come in with a link. Visits that are over by themselves go, and so does the oldest of very many."""
+        kept = _Kept(
+            sha256=_hashed(cookie),
+            rights=sorted(rights),
+            made_at=at,
+            until=until,
+            browser=browser[:MOST_BROWSER] or "unknown",
+        )
+        with self._alone():
+            known = {key: each for key, each in self._read().items() if each.until is None or each.until > at}
+            visits = sorted((each.made_at, key) for key, each in known.items() if each.until is not None)
+            for _, oldest in visits[: max(0, len(visits) - MOST_VISITS + 1)]:
+                del known[oldest]
+            self._write({**known, f"{VISIT}{kept.sha256[:12]}": kept})
 
     def add(self, name: str, rights: frozenset[Right], *, at: str) -> str:
         """The new token, which nobody can be told again."""
         if not NAME.fullmatch(name):
             raise Usage(f"{name[:80]!r} is no name for a token: use a to z, 0 to 9 and -, at most 64")
+        if name.startswith(VISIT):
+            raise Usage(f"{name!r} would look like a browser's: names that begin with {VISIT} are theirs")
         if not rights:
             raise Usage(f"a token without rights opens nothing: name some of {', '.join(Right)}")
         made = secrets.token_urlsafe(32)
@@ -111,7 +141,13 @@ class Tokens:
 
 
 def _token(name: str, kept: _Kept) -> Token:
-    return Token(name=name, rights=frozenset(kept.rights), made_at=kept.made_at)
+    return Token(
+        name=name,
+        rights=frozenset(kept.rights),
+        made_at=kept.made_at,
+        until=kept.until,
+        browser=kept.browser,
+    )
 
 
 def _hashed(token: str) -> str:

@@ -28,7 +28,7 @@ class FakeServer:
 
     def offers(self, *tools: dict[str, Any], does: dict[str, Any] | None = None, **habits: Any) -> None:
         """From now on. `does` says by a tool's name what a call of it does: `say`, `error`, `result` (as it stands),
-        `env`, `die`, `hang`, `flood`, `line`; without a word it says its arguments. Of the `habits`, `start` does the
+        `env`, `die`, `hang`, `flood` (standard error), `line` (without an end), `babble` (for ever); without a word it says its arguments. Of the `habits`, `start` does the
         same when it is started, and `version` is what it claims to speak."""
         said = json.dumps({"tools": tools, "does": does or {}, **habits})
         new = self.folder / "behaviour.new"
@@ -93,6 +93,8 @@ class _Serving:
         if "line" in does:
             sys.stdout.write("x" * int(does["line"]))
             sys.stdout.flush()
+        while "babble" in does:
+            say({"method": "notifications/message", "params": {"data": "x" * 100_000}})
         if "die" in does:
             os.write(2, b"I have had enough\n")
             os._exit(int(does["die"]))

@@ -2,6 +2,7 @@
 
 import asyncio
 import gzip
+import hashlib
 import re
 from pathlib import Path
 from typing import Any
@@ -82,6 +83,25 @@ def test_a_cookie_reads_runs_and_approves_and_is_no_admin(door: Any):
     for path in ("/api/links", "/api/stop"):
         answer = door.asks("POST", path, cookie, own)
         assert (answer.status, answer.json["error"]["details"]) == (403, {"right": "admin"})
+
+
+def test_one_browsers_visit_is_ended_and_no_others(daemon: Any, door: Any):
+    before = {row["name"] for row in daemon.command("tokens", "list")}
+    one, two = (entered(door, door.owner("POST", "/api/links").json["url"]) for _ in range(2))
+    rows = [row for row in daemon.command("tokens", "list") if row["name"] not in before]
+    assert [sorted(row["rights"]) for row in rows] == [["approve", "read", "run"]] * 2
+    assert all(row["name"].startswith("page-") and row["browser"] and row["until"] for row in rows)
+    kept = (daemon.home / "tokens.json").read_text()
+    for cookie in (one, two):
+        value = cookie.partition("=")[2]
+        assert value not in kept
+        assert door.asks("GET", "/api/health", token=value).status in (401, 429), "a cookie is no token"
+    mark = hashlib.sha256(one.partition("=")[2].encode()).hexdigest()
+    (name,) = [row["name"] for row in rows if mark.startswith(row["name"].removeprefix("page-"))]
+    daemon.command("tokens", "remove", name)
+    assert door.asks("GET", "/api/health", one).status in (401, 429)
+    assert door.asks("GET", "/api/health", two).status == 200
+    assert daemon.command("tokens", "add", name, "--rights", "read")["error"]["code"] == "usage"
 
 
 def test_a_cookie_that_was_changed_is_none(door: Any):

@@ -4,10 +4,12 @@ import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
 import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { begun, taken, typed } from "../draft.ts";
+import { hue } from "../hue.ts";
 import { atWork, isBelow } from "../runs.ts";
-import type { Session } from "../shapes.ts";
+import type { Agent, Session } from "../shapes.ts";
 import { approvals, connection, openId, shown, typeNext } from "../store.ts";
 import * as talk from "../talk.ts";
+import { keyed, launch, offered, slashed } from "../watchers.ts";
 import { Controls } from "./conversation.tsx";
 import { Icon } from "./icons.tsx";
 
@@ -32,10 +34,28 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     text.value = words;
     typed(id, words);
   };
+  /** To another agent, beside this conversation; what could not be handed on comes back. */
+  const hand = (agent: Agent, task: string, trigger: "slash" | "key"): void => {
+    const words = text.value;
+    text.value = "";
+    void taken(id, words).then(async () => {
+      if ((await launch(id, agent, task, trigger)) || begun(id, null)) return;
+      typed(id, words);
+      if (openId.value === id) text.value = words;
+    });
+  };
+  const onKey = (event: KeyboardEvent): boolean => {
+    const agent = text.value.trim() && !shut ? keyed(event) : null;
+    if (!agent || agent.roles.includes("watcher")) return false;
+    if (!event.repeat) hand(agent, text.value.trim(), "key");
+    return true;
+  };
   /** One after the other, in the order in which they were typed; what could not be sent comes back. */
   const send = (): void => {
     const words = text.value;
     if (!words.trim() || shut) return;
+    const command = slashed(words);
+    if (command) return hand(command.agent, command.rest, "slash");
     text.value = "";
     const ready = taken(id, words);
     line.current = line.current.then(async () => {
@@ -47,7 +67,8 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   };
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
-      <Area area={area} text={text.value} write={write} send={send} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer: what you send waits behind that" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <Slashes text={text.value} choose={(slash) => { write(`${slash} `); area.current?.focus(); }} />
+      <Area area={area} text={text.value} write={write} send={send} onKey={onKey} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer: what you send waits behind that" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
         <span class="hint">{asks ? "Answer it in the strip above; Enter queues more" : queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <Controls run={run} />}
@@ -59,16 +80,31 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   );
 }
 
+/** The commands of agents that begin as what is typed does. */
+function Slashes({ text, choose }: { text: string; choose: (slash: string) => void }): JSX.Element | null {
+  const found = offered(text);
+  if (!found.length) return null;
+  return (
+    <div class="slashes" data-test="slashes" role="group" aria-label="Commands of agents">
+      {found.map(({ slash, agent }) => (
+        <button key={slash} type="button" style={hue(agent.name)} data-test="slash" onClick={() => choose(slash)}><b>{slash}</b><span>{agent.roles.includes("watcher") ? `${agent.description} Alone, it watches.` : agent.description}</span></button>
+      ))}
+    </div>
+  );
+}
+
 interface Typing {
   area: RefObject<HTMLTextAreaElement | null>;
   text: string;
   write: (words: string) => void;
   send: () => void;
+  /** Whether a key means something else than a letter. */
+  onKey?: (event: KeyboardEvent) => boolean;
   label: string;
   hint: string;
 }
 
-export function Area({ area, text, write, send, label, hint }: Typing): JSX.Element {
+export function Area({ area, text, write, send, onKey: taken, label, hint }: Typing): JSX.Element {
   useLayoutEffect(() => {
     const box = area.current;
     if (!box) return;
@@ -76,6 +112,11 @@ export function Area({ area, text, write, send, label, hint }: Typing): JSX.Elem
     box.style.height = `${Math.min(box.scrollHeight, window.innerHeight * 0.4)}px`;
   }, [text]);
   const onKey = (event: KeyboardEvent): void => {
+    if (taken?.(event)) {
+      event.preventDefault();
+      event.stopPropagation();
+      return;
+    }
     if (event.key === "Enter" && !event.shiftKey && !event.isComposing) {
       event.preventDefault();
       send();

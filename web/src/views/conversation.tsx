@@ -19,6 +19,7 @@ import { Copy, Menu } from "./pieces.tsx";
 import { Scroller } from "./scroller.tsx";
 import { Switcher } from "./switcher.tsx";
 import { Call } from "./tool.tsx";
+import { Interjections, watchChoices } from "./watchers.tsx";
 import { Coming, Fell, OnItsWay, Queued, Told, Words } from "./words.tsx";
 
 export function Conversation(): JSX.Element {
@@ -29,6 +30,7 @@ export function Conversation(): JSX.Element {
     <main class="main" id="main" style={hue(session.agent)}>
       <Head session={session} />
       <Entries session={session} />
+      <Interjections session={session} />
       <Composer session={session} />
     </main>
   );
@@ -67,6 +69,7 @@ function Head({ session }: { session: Session }): JSX.Element {
         choices={[
           { label: "Rename", icon: "pencil", act: () => (renaming.value = `head ${session.session_id}`), test: "rename" },
           { label: session.pinned_at ? "Unpin" : "Pin", icon: "pin", act: () => void pin(session), test: "pin" },
+          ...watchChoices(session),
           { label: "Clear", icon: "eraser", act: () => (dialog.value = { what: "clear", session }), test: "clear" },
           { label: "Delete", icon: "trash", act: () => void remove(session), bad: true, test: "delete" },
         ]}

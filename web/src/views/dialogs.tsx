@@ -52,11 +52,21 @@ const KEYS: [string, string][] = [
   ["?", "these keys"],
 ];
 
+/** Keys and slash commands that agents' definitions name. */
+function own(): [string, string][] {
+  return (agents.value ?? []).flatMap((agent) => {
+    const watches = agent.roles.includes("watcher");
+    const keys = agent.triggers.hotkeys.map((key): [string, string] => [key, watches ? `${agent.name} watches, or no more` : `${agent.name} does what is typed`]);
+    const commands = agent.triggers.slash.map((slash): [string, string] => [`/${slash.replace(/^\//, "")}`, `${agent.name} does it beside this conversation${watches ? "; alone, it watches" : ""}`]);
+    return [...keys, ...commands];
+  });
+}
+
 function Keys(): JSX.Element {
   return (
     <Shade label="Keys" test="keys">
       <h2>Keys</h2>
-      <dl class="keys">{KEYS.map(([key, does]) => <div key={key}><dt>{key.split("  ").map((each) => <kbd key={each}>{each}</kbd>)}</dt><dd>{does}</dd></div>)}</dl>
+      <dl class="keys">{[...KEYS, ...own()].map(([key, does]) => <div key={key}><dt>{key.split("  ").map((each) => <kbd key={each}>{each}</kbd>)}</dt><dd>{does}</dd></div>)}</dl>
     </Shade>
   );
 }

@@ -9,6 +9,8 @@ import { show } from "../deeds.ts";
 import { STATUS, WAITS_FOR } from "../words.ts";
 import { Icon } from "./icons.tsx";
 import { IconButton } from "./pieces.tsx";
+import { seats, watchers } from "../watchers.ts";
+import { Watching } from "./watchers.tsx";
 
 const NEXT: Record<Theme, Theme> = { auto: "light", light: "dark", dark: "auto" };
 const THEMES: Record<Theme, { icon: "auto" | "sun" | "moon"; label: string }> = {
@@ -43,12 +45,13 @@ const MOST = 8;
 /** `oracle#4 running`: everybody who is at work, those that run before those that wait. */
 function Ledger(): JSX.Element {
   const order: Record<string, number> = { running: 0, waiting: 1, queued: 2 };
-  const all = live.value.toSorted((a, b) => (order[a.status] ?? 3) - (order[b.status] ?? 3));
+  const all = live.value.filter((run) => !seats.value.has(run.session)).toSorted((a, b) => (order[a.status] ?? 3) - (order[b.status] ?? 3));
   return (
     <div class="ledger" data-test="ledger" role="group" aria-label="At work">
       {all.slice(0, MOST).map((run) => <Entry key={run.id} run={run} />)}
       {all.length > MOST && <button type="button" class="link" onClick={() => (panel.value = "runs")}>and {all.length - MOST} more</button>}
-      {!all.length && <span class="quiet">Nothing is at work</span>}
+      <Watching />
+      {!all.length && !watchers.value.length && <span class="quiet">Nothing is at work</span>}
     </div>
   );
 }

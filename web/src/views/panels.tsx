@@ -12,6 +12,7 @@ import { attempt, ended, inbox, openId, panel, refreshInbox, unread } from "../s
 import { ago, span, STATUS, tokens, WAITS_FOR } from "../words.ts";
 import { AgentMark } from "./icons.tsx";
 import { Dot, IconButton, Plain } from "./pieces.tsx";
+import { Word } from "./watchers.tsx";
 
 export function Panels(): JSX.Element | null {
   if (!panel.value) return null;
@@ -105,6 +106,20 @@ function Inbox(): JSX.Element {
 }
 
 function Item({ left }: { left: Left }): JSX.Element {
+  return left.kind === "interjection" && left.delivery === "pending" ? <Said left={left} /> : <Result left={left} />;
+}
+
+/** What a watcher says, and nobody has set aside. */
+function Said({ left }: { left: Left }): JSX.Element {
+  return (
+    <li class="left new" style={hue(left.agentId)} data-test="inbox-row" data-run={left.runId} data-status={left.status} data-delivery="pending">
+      {left.for && <p class="left-label">{left.for}</p>}
+      <Word left={left} />
+    </li>
+  );
+}
+
+function Result({ left }: { left: Left }): JSX.Element {
   const whole = useSignal(false);
   const words = left.error ?? left.summary ?? "";
   return (
@@ -112,7 +127,7 @@ function Item({ left }: { left: Left }): JSX.Element {
       <div class="left-head">
         <AgentMark agent={left.agentId} size={12} />
         <b>{left.agentId}</b>
-        <span class={`state ${left.status}`}><Dot status={left.status} /> {left.status}</span>
+        <span class={`state ${left.status}`}><Dot status={left.status} /> {left.severity ?? left.status}</span>
         <span class="quiet when">{ago(left.timestamp)}</span>
       </div>
       {left.label && <p class="left-label">{left.label}</p>}

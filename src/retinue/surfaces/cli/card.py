@@ -4,10 +4,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, cast
 
-from retinue.domain.agent import ShellCommands
-from retinue.domain.approval import MOST_COMPARED, MOST_NAMED, Approval, NamedFile
-from retinue.domain.command import need_not_ask
-from retinue.domain.rule import literal
+from retinue.domain.approval import MOST_COMPARED, MOST_NAMED, Approval, NamedFile, adding
 from retinue.domain.run import iso
 
 LINES = 24
@@ -33,7 +30,7 @@ def card(approval: Approval, *, whole: bool = False) -> list[str]:
         lines += [f"    {line}" for line in _cut(text, whole=whole)]
     lines += _files(approval, whole=whole)
     lines += _why(approval)
-    lines += _adding(approval)
+    lines += [f"  {meaning}"] if (meaning := adding(approval)) else []
     held = "" if approval.level is None else f", sandbox {approval.level}"
     root = approval.root.replace("\n", "␊")
     lines.append(f"  in {root}{held}, until {iso(approval.expires_at)}")
@@ -83,17 +80,6 @@ def _why(approval: Approval) -> list[str]:
     if not more:
         return [f"{label} {first}"] if first else []
     return [label, *(f"    {line}" for line in (first, *more))]
-
-
-def _adding(approval: Approval) -> list[str]:
-    """What a command becomes when it is added is not always what it looks like."""
-    if approval.touch != "more" or approval.tool != "bash":
-        return []
-    added = ShellCommands(allow=(literal(approval.resource),))
-    if not need_not_ask(approval.resource, added).ok:
-        return ["  add spares no question: it is more than one program and plain words"]
-    plain = approval.resource.split()
-    return [f"  add speaks for {plain[0]} with any arguments"] if len(plain) == 1 else []
 
 
 def _arguments(approval: Approval) -> Iterator[tuple[str, str]]:

@@ -15,12 +15,13 @@ from retinue.store.tokens import Tokens
 from retinue.surfaces.cli.command import plainly
 from retinue.surfaces.cli.options import Group
 from retinue.surfaces.cli.shapes import ago
-from retinue.surfaces.cli.terminal import Column, Terminal
+from retinue.surfaces.cli.terminal import Column, Terminal, one_line
 
 COLUMNS: Sequence[Column] = (
     ("NAME", lambda row: row["name"]),
     ("RIGHTS", lambda row: " ".join(row["rights"])),
     ("AGE", lambda row: ago(row["made_at"])),
+    ("BROWSER", lambda row: one_line(row["browser"] or "", 60)),
 )
 EMPTY = "no token but the one in <home>/token: `retinue tokens add NAME --rights read` makes one that may only look"
 
@@ -28,6 +29,8 @@ EMPTY = "no token but the one in <home>/token: `retinue tokens add NAME --rights
 @click.group(cls=Group)
 def tokens() -> None:
     """Tokens for programs that speak to the daemon over HTTP, each with some rights of its own.
+
+    A browser that opened the page is listed too, as page-…: to remove it ends its visit, and no other.
 
     read: look at everything. run: start, steer and end work. approve: answer what agents ask. admin: links to the page,
     and the daemon's end. None includes another. The token in <home>/token has all of them.
@@ -51,9 +54,15 @@ async def add_token(terminal: Terminal, home: str | None, *, name: str, rights: 
 @tokens.command("list")
 @plainly
 async def list_tokens(terminal: Terminal, home: str | None) -> None:
-    """Which tokens there are, and what each may do."""
+    """Which tokens there are, and what each may do; and which browsers have opened the page."""
     rows: list[dict[str, Any]] = [
-        {"name": each.name, "rights": sorted(each.rights), "made_at": each.made_at}
+        {
+            "name": each.name,
+            "rights": sorted(each.rights),
+            "made_at": each.made_at,
+            "until": each.until,
+            "browser": each.browser,
+        }
         for each in _tokens(home).all()
     ]
     terminal.rows(rows, COLUMNS, empty=EMPTY)
@@ -63,7 +72,7 @@ async def list_tokens(terminal: Terminal, home: str | None) -> None:
 @click.argument("name")
 @plainly
 async def remove_token(terminal: Terminal, home: str | None, *, name: str) -> None:
-    """Take a token back. A daemon that is running refuses it from then on."""
+    """Take a token back, or end a browser's visit. A daemon that is running refuses it from then on."""
     _tokens(home).remove(name)
     terminal.facts({"name": name, "removed": True})
 

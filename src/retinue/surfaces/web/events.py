@@ -13,7 +13,7 @@ from retinue.domain.session import Session
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.hub import Hub
 from retinue.surfaces.web.route import Route, Wish
-from retinue.surfaces.web.stream import ALL, NONE, Stream, Wanted
+from retinue.surfaces.web.stream import ALL, NONE, STILL, Stream, Wanted
 
 HEADERS = {"content-type": "text/event-stream; charset=utf-8", "x-accel-buffering": "no"}
 RETRY_MS = 1000
@@ -44,6 +44,7 @@ class EventStream(Response):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = await self._hub.join(self._wanted, self._after, self._looked_at)
         stream.abort = scope.get("state", {}).get(ABORT)
+        stream.still = scope.get("state", {}).get(STILL, stream.still)
         try:
             async with asyncio.TaskGroup() as group:
                 leaving = group.create_task(_left(receive, stream))

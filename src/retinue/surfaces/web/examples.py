@@ -152,6 +152,7 @@ APPROVAL: dict[str, Any] = {
     "sandbox": "strict",
     "files": [],
     "chain": ["person", SLUG],
+    "add": None,
     "digest": "9f2c",
     "state": "pending",
     "asked_at": AT,

@@ -261,7 +261,10 @@ class Hub:
             return
         self._beat_at = now + HEARTBEAT_SECONDS
         for stream in self._streams():
-            stream.put(b": \nid: %d\n\n" % self._cursor, 1)
+            if stream.still():
+                stream.put(b": \nid: %d\n\n" % self._cursor, 1)
+            else:
+                stream.cut_off()
 
     def _streams(self) -> list[Stream]:
         return [stream for channel in self._channels.values() for stream in channel.streams]
@@ -281,7 +284,7 @@ def joined(events: Sequence[Event]) -> list[Event]:
         latest[event.run] = len(told)
         told.append(event)
     for at, pieces in words.items():
-        told[at] = replace(told[at], data={"text": "".join(pieces)})
+        told[at] = replace(told[at], data={**told[at].data, "text": "".join(pieces)})
     return told
 
 

@@ -9,9 +9,12 @@ import secrets
 import time
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from retinue.domain.right import EVERY, PERSON, Right
+from retinue.domain.run import iso
+from retinue.domain.safe import safe_text
 from retinue.errors import Failed
 from retinue.store.disk import Stamp, stamp_of
 from retinue.store.tokens import Tokens
@@ -39,7 +42,7 @@ VISITOR = Caller(rights=PERSON)
 
 class Keys:
     """Everything is derived from the token in `<home>/token`: who replaces or removes that file locks everybody out,
-    at once."""
+    at once. A cookie also needs its row among the tokens: who removes that ends one browser's visit."""
 
     def __init__(self, home: Path) -> None:
         self._path = home / TOKEN
@@ -79,7 +82,11 @@ class Keys:
         ):
             return None
         until = facts.partition(".")[0]
-        return VISITOR if until.isdecimal() and int(until) > time.time() else None
+        if not until.isdecimal() or int(until) <= time.time():
+            return None
+        with suppress(Failed):
+            return VISITOR if self._narrow.find(cookie, visits=True) else None
+        return None
 
     def link(self) -> str:
         """The code of a link that opens the page once."""
@@ -90,12 +97,19 @@ class Keys:
         self._links[code] = now + LINK_SECONDS
         return code
 
-    def entered(self, code: str) -> str | None:
-        """The cookie's value for a code that is used now and never again; None for any other."""
+    def entered(self, code: str, browser: str = "") -> str | None:
+        """The cookie's value for a code that is used now and never again; None for any other. The visit is noted, so that
+        it can be taken back alone."""
         if self._links.pop(code, 0.0) <= time.monotonic():
             return None
-        facts = f"{int(time.time()) + COOKIE_SECONDS}.{secrets.token_urlsafe(12)}"
-        return f"{facts}.{self._signed(facts)}"
+        now = datetime.now(UTC)
+        until = now + timedelta(seconds=COOKIE_SECONDS)
+        facts = f"{int(until.timestamp())}.{secrets.token_urlsafe(12)}"
+        cookie = f"{facts}.{self._signed(facts)}"
+        self._narrow.visited(
+            cookie, VISITOR.rights, at=str(iso(now)), until=str(iso(until)), browser=safe_text(browser)
+        )
+        return cookie
 
     def _signed(self, facts: str) -> str:
         raw = hmac.digest(self._token.encode(), b"page:" + facts.encode("utf-8", "replace"), "sha256")

@@ -54,7 +54,7 @@ def routes(house: House, static: Path) -> list[Route]:
     async def enter(request: Request) -> Response:
         if request.method == "HEAD":  # whoever only looks does not use it up
             return Response(media_type=TYPES[".html"])
-        value = house.keys.entered(request.path_params["code"])
+        value = house.keys.entered(request.path_params["code"], request.headers.get("user-agent", ""))
         if value is None and request.state.caller is None:
             if seconds := house.keys.throttle.wrong(peer_of(request.scope)):
                 raise Turned(

@@ -157,6 +157,9 @@ class ApprovalRow(Shape):
     sandbox: str | None
     files: list[Facts]
     chain: Annotated[list[str], Meta(description="Who asked for whom, outermost first.")]
+    add: Annotated[
+        str | None, Meta(description="What the answer add would come to; null: nothing can be added.")
+    ]
     digest: str
     state: Literal["pending", "allowed", "denied", "expired", "void", "used"]
     asked_at: Time

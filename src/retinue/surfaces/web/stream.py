@@ -9,6 +9,8 @@ from retinue.domain.event import Event
 
 ALL = "all"
 NONE = "none"
+STILL = "still"
+"""In the state of a request's scope: what says whether the key that it came with is one still."""
 DELTAS = frozenset({"text.delta", "thinking.delta", "text.discarded"})
 
 MOST = 1024
@@ -40,6 +42,10 @@ class Wanted:
         return self.session or ("" if self.deltas in (ALL, NONE) else self.deltas)
 
 
+def _still() -> bool:
+    return True
+
+
 class Stream:
     """One client. Who does not keep up is cut off: it comes back and says where it was."""
 
@@ -52,6 +58,8 @@ class Stream:
         self.cut = False
         self.abort: Callable[[], None] | None = None
         """Takes the connection away without waiting for the other side."""
+        self.still: Callable[[], bool] = _still
+        """Whether whoever listens may: a key can be taken back meanwhile."""
         self._pieces: deque[tuple[bytes, int]] = deque()
         self._count = 0
         self._bytes = 0

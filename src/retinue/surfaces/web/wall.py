@@ -3,6 +3,7 @@
 import asyncio
 import re
 from collections.abc import MutableMapping
+from functools import partial
 from typing import Any, NoReturn
 
 from starlette.requests import ClientDisconnect
@@ -14,6 +15,7 @@ from retinue.surfaces.web.house import House
 from retinue.surfaces.web.keys import OWNER, Caller
 from retinue.surfaces.web.line import Way
 from retinue.surfaces.web.refusal import DEFECT, SHIELD, UNKEPT, Turned
+from retinue.surfaces.web.stream import STILL
 
 PATH = re.compile(r"/|(/[A-Za-z0-9_-][A-Za-z0-9_.:-]{0,199})+")
 """Every address there is, before anybody asks which: nothing climbs, nothing is hidden, nothing is long."""
@@ -58,6 +60,7 @@ class Wall:
         else:
             self._came_from_here(head, scope["method"])
             caller = self._known(head, scope)
+            scope["state"][STILL] = partial(self._still, head)
         if caller is None and not (scope["method"] in SAFE and OPEN.fullmatch(path)):
             raise Turned(
                 401, f"this needs a key: {LINK}", headers={"www-authenticate": 'Bearer realm="retinue"'}
@@ -95,6 +98,13 @@ class Wall:
         if scope["method"] not in SAFE and "origin" not in head and "sec-fetch-site" not in head:
             raise Turned(403, "a cookie alone changes nothing: a browser would say where this comes from")
         return caller
+
+    def _still(self, head: dict[str, str]) -> bool:
+        """Whether the key of a request that goes on is one now."""
+        keys = self._house.keys
+        if (said := head.get("authorization")) is not None:
+            return keys.bearer(said.partition(" ")[2].strip()) is not None
+        return any(map(keys.visitor, _cookies(head.get("cookie", ""), keys.cookie)))
 
     def _wrong(self, scope: Scope, why: str) -> NoReturn:
         if seconds := self._house.keys.throttle.wrong(peer_of(scope)):

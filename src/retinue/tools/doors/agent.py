@@ -23,6 +23,7 @@ from retinue.runtime.guard import capped
 from retinue.runtime.place import Child
 from retinue.runtime.send import LIVE, send
 from retinue.runtime.spawn import permitted, spawn
+from retinue.runtime.telling import told
 from retinue.tools.define import tool
 from retinue.tools.doors.shape import said
 
@@ -34,6 +35,7 @@ SUMMARISE = (
 )
 NO_SUMMARY = "Agent '{agent}' completed the task but did not provide a summary."
 NOT_FOUND = "Agent not found: {id}. Agent may have been evicted from pool or ID is invalid."
+NO_POOL = "there is no pool (subagents.pool): {agent} is not kept, and cannot be asked more"
 BUSY = "Agent {id} is currently in use. Wait for current operation to complete."
 INTERRUPTED = "[Request interrupted"
 SHORT = 20
@@ -124,7 +126,10 @@ async def _handed_on(call: Call, door: str, name: str, task: str, *, persist: bo
     ports = _ports(call)
     if not task.strip():
         raise Failed(_invalid(WRONG["task_prompt"]))
-    ask = _asking(call, door, name, first_message(task), keep=persist)
+    kept = persist and ports.subagents.pool
+    ask = _asking(call, door, name, first_message(task), keep=kept)
+    if persist and not kept and not await ports.ledger.look(lambda tx: tx.run_by_key(ask.key)):
+        ports.emit(told("run.state", call.run, ports, phase="tool", warning=NO_POOL.format(agent=name)))
     child = Child(
         parent=call.session,
         description=one_line(task)[:40],
@@ -304,7 +309,7 @@ async def _sent(call: Call, agent_id: str, message: str, ports: Ports) -> Run:
 async def _pooled(agent_id: str, call: Call, ports: Ports) -> Session:
     """A kept agent of this very conversation: it lies in its folder, and an id names nothing elsewhere."""
     nobody = _no(NOT_FOUND.format(id=agent_id), NotFound.code)
-    if not SLUG.fullmatch(agent_id):
+    if not SLUG.fullmatch(agent_id) or not ports.subagents.pool:
         raise nobody
     try:
         session = await ports.store.find(f"{call.session.path}/agents/{agent_id}")

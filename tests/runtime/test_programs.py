@@ -1,0 +1,180 @@
+"""Agents that are programs: what lets one begin, what it is held to, and what is left of what it did by itself."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.deed import Deed, Progress
+from retinue.domain.level import Level
+from retinue.domain.run import Reason, Run, Status, Usage, Waiting
+from retinue.domain.transcript import Called, Notice, Returned, Said
+from retinue.domain.turn import Act, Delta, Reply, Request, Step
+from retinue.ports import Tx
+from retinue.runtime import control
+from retinue.runtime.engage import CUT_OFF
+from retinue.testing.played import says
+
+PROGRAM = "driver: claude-cli\n"
+LOOKED = Act(id="t1", tool="Bash", args='{"command":"ls"}', text="a file", ok=True, ms=3, over=True)
+FAILED = Act(id="t2", tool="Edit", args="{}", text="no such file", over=True)
+WORKED = Reply(
+    text="It is done.", steps=(Step(text="I look.", acts=(LOOKED, FAILED)),), usage=Usage(input=9, output=2)
+)
+
+
+async def strict() -> Level:
+    return Level.STRICT
+
+
+async def rows(house: Any, step: Callable[[Tx], Any]) -> Any:
+    return await house.ports.ledger.look(step)
+
+
+async def asked(house: Any) -> list[Approval]:
+    return await rows(house, lambda tx: tx.approvals(state=[State.PENDING]))
+
+
+async def deeds(house: Any, run: Run) -> list[Deed]:
+    return await rows(house, lambda tx: tx.deeds(run.id))
+
+
+async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_and_never_made_again(
+    world: Any,
+):
+    world.agent("coder", PROGRAM)
+    async with world.open(WORKED, level=strict) as house:
+        run = await house.run("Do it.", agent="coder")
+        assert (run.status, run.text, run.tool_calls, run.made) == (Status.DONE, "It is done.", 2, 1)
+        assert run.usage == Usage(input=9, output=2)
+        task, said, one, two, first, second, last = await house.entries(run)
+        assert [each.text for each in (task, said, last)] == ["Do it.", "I look.", "It is done."]
+        assert (said.calls, last.calls) == (2, 0)
+        assert isinstance(one, Called)
+        assert (one.tool, one.args, two.tool) == ("Bash", '{"command":"ls"}', "Edit")
+        assert (first, second) == (
+            Returned(of=one.id, text="a file", ms=3, at=first.at, run=run.id),
+            Returned(of=two.id, text="no such file", ok=False, at=second.at, run=run.id),
+        )
+        (deed,) = await deeds(house, run)
+        assert (deed.tool, deed.progress, deed.ok) == ("claude-cli", Progress.ENDED, True)
+
+
+@pytest.mark.parametrize(
+    ("front", "policy", "writes"),
+    [
+        ("", Policy.ASK, []),
+        ("paths: {write: [out/**]}\n", Policy.ASK, ["out/**"]),
+        ("", Policy.AUTO, ["**"]),
+        ("workspace: {writable: false}\n", Policy.AUTO, []),
+    ],
+)
+async def test_in_a_strict_cell_a_program_may_do_what_no_person_would_be_asked_for(
+    world: Any, front: str, policy: Policy, writes: list[str]
+):
+    """Nobody is asked, and it can write only where a call of ours could without a yes."""
+    world.agent("coder", PROGRAM + front)
+    async with world.open(says("Done."), level=strict, policy=policy) as house:
+        assert (await house.run("Do it.", agent="coder")).status is Status.DONE
+        request = house.driver.asked[0].request
+        wanted = [f"{house.root}/{each}" for each in writes]
+        assert [each for each in request.scope.write if request.scope.path(each, "write").ok] == wanted
+        assert request.scope.path(f"{house.root}/a", "read").ok
+        assert request.tools == ()
+        assert ("change nothing" in request.system) == (not writes)
+        assert await asked(house) == []
+
+
+async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(world: Any):
+    """Also where the policy is auto: that speaks for strict cells."""
+    world.agent("coder", PROGRAM)
+    async with world.open(says("Done."), says("Again.")) as house:
+        run = await house.ended(await house.ask("Do it.", agent="coder"))
+        assert (run.status, run.waiting_for) == (Status.WAITING, Waiting.APPROVAL)
+        (approval,) = await asked(house)
+        assert (approval.tool, approval.resource) == ("claude-cli", f"claude in {house.root}")
+        assert (approval.level, "held by nothing" in approval.reason) == (Level.NONE, True)
+        assert house.driver.asked == []
+        await control.answer(approval.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        run = await house.ended(run)
+        assert (run.status, run.text) == (Status.DONE, "Done.")
+        session = await house.store.find(run.session_id)
+        again = await house.ended(await house.ask("Once more.", session=session))
+        (second,) = await asked(house)
+        await control.answer(second.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        again = await house.ended(again)
+        assert (again.status, again.reason) == (Status.FAILED, Reason.CONFIG)
+        assert "a person said no" in again.error
+        assert len(house.driver.asked) == 1
+
+
+@pytest.mark.parametrize(
+    ("front", "why"),
+    [
+        ("tools: [read]\n", "this agent may run none"),
+        ("tool_deny: [bash]\n", "this agent may run none"),
+        ("shell_commands: {deny: ['*rm *']}\n", "cannot be kept from"),
+        ("exits: [done]\n", "ends its runs by exits"),
+    ],
+)
+async def test_what_a_program_cannot_be_held_to_is_refused(world: Any, front: str, why: str):
+    world.agent("coder", PROGRAM + front)
+    async with world.open(says("Done."), level=strict) as house:
+        run = await house.run("Do it.", agent="coder")
+        assert (run.status, house.driver.asked) == (Status.FAILED, [])
+        assert why in run.error
+
+
+class Hanging:
+    """Begins to act, and never comes to an end."""
+
+    def __init__(self) -> None:
+        self.acts = asyncio.Event()
+
+    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        heard(Delta(text="I look."))
+        heard(Delta(act=Act(id="t1", tool="Bash", args='{"command":"ls"}')))
+        heard(Delta(act=LOOKED))
+        heard(Delta(act=Act(id="t2", tool="Edit", args="{}")))
+        self.acts.set()
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    async def close(self) -> None:
+        return
+
+
+async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(world: Any):
+    world.agent("coder", PROGRAM)
+    async with world.open(driver=(driver := Hanging()), level=strict) as house:
+        run = await house.ask("Do it.", agent="coder")
+        await driver.acts.wait()
+        told = [(each.kind, each.data["tool"]) for each in house.events if each.kind.startswith("tool.")]
+        assert told == [("tool.started", "Bash"), ("tool.ended", "Bash"), ("tool.started", "Edit")]
+        await house.cancel(run)
+        run = await house.ended(run)
+        assert (run.status, run.tool_calls) == (Status.CANCELLED, 2)
+        _, said, one, two, first, second, last = await house.entries(run)
+        started = [each.data["call"] for each in house.events if each.kind == "tool.started"]
+        assert [one.id, two.id] == started
+        assert (said.calls, first.text, first.ok) == (2, "a file", True)
+        assert (second.ok, "may have happened" in second.text) == (False, True)
+        assert (last.text, last.stop) == ("I look.", "cancelled")
+
+
+async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(world: Any):
+    """What it had done by then is done, and nobody knows how much that is: it looks before it does anything twice."""
+    world.agent("coder", PROGRAM)
+    async with world.open(driver=(driver := Hanging()), level=strict) as house:
+        run = await house.ask("Do it.", agent="coder")
+        await driver.acts.wait()
+    async with world.open(says("Seen, and done."), level=strict) as house:
+        run = await house.resume(run)
+        assert (run.status, run.text) == (Status.DONE, "Seen, and done.")
+        notices = [each for each in house.heard(0) if isinstance(each, Notice)]
+        assert [each.text for each in notices] == [CUT_OFF]
+        assert [each.text for each in house.heard(0) if isinstance(each, Said)] == ["Do it."]
+        first, second = await deeds(house, run)
+        assert (first.progress, second.progress) == (Progress.UNKNOWN, Progress.ENDED)

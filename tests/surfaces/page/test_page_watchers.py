@@ -1,0 +1,140 @@
+"""Watchers on the page: switched by key and menu, heard at once, set aside; and agents' own slash commands and keys."""
+
+import re
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
+
+STOPS = {
+    "severity": "interrupt",
+    "reason": "A table is dropped that nobody named.",
+    "suggestion": "Rename the column only.",
+}
+WARNS = {"severity": "warning", "reason": "The parser is rewritten.", "suggestion": "Change line 12."}
+
+
+async def watches(asked: Captured) -> Answer:
+    """The pair speaks up at drift."""
+    told = str(asked.messages[-1]["content"])
+    if "I drop the table" in told:
+        return calls(("interject", STOPS))
+    return calls(("interject", WARNS)) if "I rewrite the parser" in told else reply("ok")
+
+
+@pytest.fixture(scope="module")
+async def house(furnished: Any) -> AsyncGenerator[Any]:
+    async with furnished() as house:
+        house.configured(approvals="auto", limits={"watch_quiet_seconds": 0.01})
+        house.agent(
+            "oracle",
+            "description: Thinks.\nroles: [subtask]\ntools: [read]\n"
+            "triggers: {slash: [/oracle], hotkeys: [Ctrl+Shift+O]}\n",
+            "You think.",
+        )
+        house.plays("watched session=", watches, reply("ok"))
+        await house.start()
+        yield house
+
+
+async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_and_shown_at_once(house: Any):
+    """Shows: D026, D031, D033, D040, D042."""
+    gate = house.gate("drift")
+    task = house.plays(
+        "Rename the column.",
+        calls(("hold", {"name": "drift"}), text="I drop the table first."),
+        reply("In short: nothing was dropped."),
+    )
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window("composer").focus()
+        await window.page.keyboard.press("Control+Shift+P")
+        await window.see("ledger-watcher").to_have_text("pair#1 watching")
+        await window.says(task)
+        word = window("interjections").locator('[data-test="interjection"]')
+        await window.see(word).to_have_attribute("data-severity", "interrupt")
+        await window.see(word.locator('[data-test="interjection-reason"]')).to_have_text(STOPS["reason"])
+        await window.see(word.locator('[data-test="interjection-suggestion"]')).to_have_text(
+            f"Instead: {STOPS['suggestion']}"
+        )
+        gate.unlink()
+        await window.see(window("said-agent").locator(".prose").last).to_have_text(
+            "In short: nothing was dropped."
+        )
+        await window.see("inbox-count").to_have_text("1")
+        await word.locator('[data-test="interjection-dismiss"]').click()
+        await window.see("interjections").to_have_count(0)
+        await window.see("inbox-count").to_have_count(0)
+        await window.page.keyboard.press("Control+Shift+P")
+        await window.see("ledger-watcher").to_have_count(0)
+    runs = await house.api("GET", f"/runs?session={session['slug']}")
+    assert [(run["status"], run["reason"]) for run in runs] == [("cancelled", "interrupted")]
+    assert await house.api("GET", "/watchers") == []
+
+
+async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: Any):
+    """Shows: D032."""
+    task = house.plays("Fix the typo.", reply("I rewrite the parser."))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window.does("watch-pair")
+        await window.see("ledger-watcher").to_have_text("pair#1 watching")
+        await window.says(task)
+        await window.see(window("interjections").locator('[data-severity="warning"]')).to_be_visible()
+        await window("interjection-pass").click()
+        await window.see("interjections").to_have_count(0)
+        await window.see(window("said-user").last).to_contain_text("Change line 12.")
+        await window.does("watch-pair")
+        await window.see("ledger-watcher").to_have_count(0)
+    await house.quiet()
+    (begun,) = [
+        each for each in await house.api("GET", "/sessions") if each["parent"] == session["session_id"]
+    ]
+    heard = len(await house.api("GET", f"/runs?session={begun['slug']}"))
+    await house.said(session["session_id"], task)
+    await house.quiet()
+    assert len(await house.api("GET", f"/runs?session={begun['slug']}")) == heard
+
+
+async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(house: Any):
+    """Shows: D029, D041."""
+    house.plays("explore the side street", reply("It ends at the river."))
+    house.plays("Why at nine?", reply("Because of the tide."))
+    session = await house.session()
+    async with house.opened() as window:
+        await window.goes(session["session_id"])
+        await window("composer").press_sequentially("/pa")
+        await window.see("slash").to_have_count(1)
+        await window("slash").click()
+        await window.see("composer").to_have_value("/pair ")
+        await window("composer").press_sequentially("explore the side street")
+        await window("composer").press("Enter")
+        await window.see("composer").to_have_value("")
+        await window("composer").press_sequentially("Why at nine?")
+        await window("composer").press("Control+Shift+O")
+        await window.see("composer").to_have_value("")
+        await window("composer").blur()
+        await window.page.keyboard.press("i")
+        rows = window("inbox").locator('[data-test="inbox-row"][data-status="complete"]')
+        await window.see(rows.filter(has_text="It ends at the river.")).to_have_count(1)
+        await window.see(rows.filter(has_text="Because of the tide.")).to_have_count(1)
+        await window.page.keyboard.press("?")
+        for words in (
+            r"Ctrl\+Shift\+P.*pair watches",
+            r"Ctrl\+Shift\+O.*oracle",
+            r"/oracle.*oracle",
+            r"/pair.*pair",
+        ):
+            await window.see(
+                window("keys").locator("dl > div").filter(has_text=re.compile(words))
+            ).to_have_count(1)
+        await window.page.keyboard.press("Escape")
+    runs = await house.api("GET", "/runs?limit=20")
+    mine = {run["agent"]: run["trigger"] for run in runs if run["requester"] == session["key"]}
+    assert mine == {"pair": "slash", "oracle": "key"}
+    assert await house.api("GET", f"/sessions/{session['slug']}/entries") == []
