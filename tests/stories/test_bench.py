@@ -158,6 +158,19 @@ async def test_the_systems_take_turns_at_the_same_work_and_nothing_is_measured_t
         assert each.facts["written"] > 0
 
 
+def test_samples_of_another_making_do_not_count_and_what_failed_is_tried_again(tmp_path: Path):
+    file, marks = tmp_path / "samples.jsonl", {"retinue": "one", "agno": "two"}
+    before = Samples(file, marks)
+    for system in marks:
+        before.add(Sample(row="turn", variant="persisted", system=system, facts={"cpu": 1.0}))
+    before.add(Sample(row="load", variant="10", system="agno", problem="took more than 120 s"))
+    before.add(Sample(row="wake", variant="10", system="agno", problem="nothing sleeps here", able=False))
+
+    after = Samples(file, marks | {"retinue": "three"})
+
+    assert [(each.row, each.system) for each in after.all] == [("turn", "agno"), ("wake", "agno")]
+
+
 async def test_whoever_answers_wrongly_dies_or_cannot_has_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):

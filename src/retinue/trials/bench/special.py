@@ -170,6 +170,7 @@ async def idle(ground: Ground) -> None:
 
 
 async def _idle(subject: Subject, count: int) -> dict[str, float]:
+    await subject.told("first", number=0)
     before = (await subject.told("resident"))["rss"]
     after = (await subject.told("idle", count=count, seconds=400))["rss"]
     step = max(1, count // WAKES)
