@@ -99,7 +99,7 @@ async def doubts(talk: Conversation, desk: Desk) -> None:
 
 
 async def written_down(turn: Callable[[], Awaitable[Reply]], desk: Desk, plan: Plan) -> Reply:
-    """The turn is on disk as begun before it begins, and as ended after it. A cancellation leaves it open: whoever
+    """The turn is on disk as begun before it begins, with how it is held, and as ended after it. A cancellation leaves it open: whoever
     takes the run up again does not know how far it came."""
     ports = desk.ports
     deed = Deed(
@@ -107,6 +107,7 @@ async def written_down(turn: Callable[[], Awaitable[Reply]], desk: Desk, plan: P
         run=desk.run.id,
         tool=plan.model.driver,
         digest=digest(plan.model.driver, desk.run.ask.task or ""),
+        note=str(await ports.level()),
         started_at=ports.chance.now(),
     )
     await ports.ledger.do(lambda tx: tx.set_deed(deed))
