@@ -242,4 +242,5 @@ export interface Told {
   interjection?: string;
   severity?: string;
   name?: string;
+  why?: string;
 }

@@ -172,8 +172,9 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""
         before = await self.sessions()
         session = await super().delete(ref)
-        live = await self.runs(live=True)
-        await vacate(self._worktrees, before=before, after=await self.sessions(), live=live)
+        live, after = await self.runs(live=True), await self.sessions()
+        await vacate(self._worktrees, before=before, after=after, live=live)
+        await self.sent_away({each.id for each in before} - {each.id for each in after})
         return session
 
     async def cancel(self, ref: str) -> Run:
