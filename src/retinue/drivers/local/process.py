@@ -210,6 +210,8 @@ class _Line(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (the exit says it)
         self._closed.set_result(None)
+        if self._transport is not None:
+            self._transport.close()
         if not self.ready.done():
             self.ready.set_result(f"ended while it was loaded: it {self.end}")
         for heard in self._heard.values():
