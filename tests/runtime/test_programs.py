@@ -117,6 +117,10 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
         ("tool_deny: [bash]\n", "this agent may run none"),
         ("shell_commands: {deny: ['*rm *']}\n", "cannot be kept from"),
         ("exits: [done]\n", "ends its runs by exits"),
+        (
+            "driver_settings: {hosts: [a.example]}\ncapability_deny: [network]\n",
+            "may not reach the hosts that its settings name (capability network",
+        ),
     ],
 )
 async def test_what_a_program_cannot_be_held_to_is_refused(world: Any, front: str, why: str):

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from retinue.domain.approval import Policy
+from retinue.domain.ceiling import NETWORK
 from retinue.domain.deed import Deed, Progress, digest
 from retinue.domain.level import Level
 from retinue.domain.program import PROGRAMS
@@ -38,7 +39,7 @@ async def engaged(plan: Plan, desk: Desk, session: Session) -> Plan:
     a person allows. OutOfScope when its scope has no room for a program; Parked waits for a person."""
     ports, driver = desk.ports, plan.model.driver
     scope = plan.scope.under(ports.bounds())
-    _fits(driver, scope, ports)
+    _fits(plan, scope, ports)
     level = await ports.level()
     if level is Level.STRICT:
         held = scope if ports.policy is Policy.AUTO else replace(scope, write=scope.granted)
@@ -61,19 +62,19 @@ async def engaged(plan: Plan, desk: Desk, session: Session) -> Plan:
     return replace(plan, scope=scope)
 
 
-def _fits(driver: str, scope: Scope, ports: Ports) -> None:
-    """What cannot be held is refused: a program's own commands are seen by nobody."""
-    shell = ports.tools.get(SHELL)
-    judged = None if shell is None else verdict(shell, scope)
-    why = (
-        ""
-        if judged is not None and judged.ok
-        else f"this agent may run none ({judged.rule if judged else SHELL})"
-    )
+def _fits(plan: Plan, scope: Scope, ports: Ports) -> None:
+    """What cannot be held is refused: a program's own commands are seen by nobody. What it reaches besides its models is
+    the network's, and as much in need of leave as a tool's."""
+    driver, shell = plan.model.driver, ports.tools[SHELL]
+    why = "" if (judged := verdict(shell, scope)).ok else f"this agent may run none ({judged.rule})"
     if not why and scope.commands is not None and scope.commands.deny:
         why = f"they cannot be kept from {', '.join(scope.commands.deny)} (shell_commands deny)"
     if why:
         raise OutOfScope(f"{driver} runs commands of its own, and {why}: use another driver, or change that")
+    if plan.model.settings.get("hosts") and not (far := scope.tool(SHELL, (*shell.capabilities, NETWORK))).ok:
+        raise OutOfScope(
+            f"{driver} may not reach the hosts that its settings name ({far.rule}): take them out"
+        )
 
 
 def _told(scope: Scope) -> str:
