@@ -91,7 +91,7 @@ async def _embedded(terminal: Terminal, stage: Stage) -> int:
             colour="31",
         )
         return 1
-    _told(terminal, ended)
+    told(terminal, ended)
     _next(terminal, stage, run)
     return 0 if run.status is Status.DONE and (ended.count is None or ended.count.kept) else 1
 
@@ -155,7 +155,7 @@ def _who(run: Run) -> str:
     return f"{f'{run.agent} {about}'.strip():<18}"
 
 
-def _told(terminal: Terminal, ended: Ending) -> None:
+def told(terminal: Terminal, ended: Ending) -> None:
     count = ended.count
     terminal.line()
     if count is None and not ended.seen.children:
