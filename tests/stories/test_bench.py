@@ -94,7 +94,7 @@ def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: 
     assert text.count("(../images/bench.svg)") == 1
     assert "16 November 2026" in text
     assert "langgraph 1.2.20" in text
-    assert "Load of the machine: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
+    assert "Load of the machine over 1, 5 and 15 minutes: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
     assert "| one turn with one tool, persisted | at most 1.2 ms CPU | 1.10 ms CPU | held |" in text
 
     page.write_text("# Nothing here")
