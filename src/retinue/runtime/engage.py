@@ -1,7 +1,6 @@
 """Programs that act by themselves: who lets one begin, what it is held to, and what a restart knows of its turn."""
 
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from retinue.domain.approval import Policy
@@ -12,7 +11,6 @@ from retinue.domain.program import PROGRAMS
 from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called
-from retinue.domain.turn import Reply
 from retinue.errors import OutOfScope, RetinueError
 from retinue.ports import Conversation, Ports, Tx
 from retinue.runtime.approve import Caller, Question, Wanted, asked
@@ -99,9 +97,8 @@ async def doubts(talk: Conversation, desk: Desk) -> None:
         await desk.add(talk, desk.notice("resumed", CUT_OFF))
 
 
-async def written_down(turn: Callable[[], Awaitable[Reply]], desk: Desk, plan: Plan) -> Reply:
-    """The turn is on disk as begun before it begins, with how it is held, and as ended after it. A cancellation leaves it open: whoever
-    takes the run up again does not know how far it came."""
+async def begun(desk: Desk, plan: Plan) -> Deed:
+    """The turn is on disk as begun, with how it is held, before it begins."""
     ports = desk.ports
     deed = Deed(
         call=ports.chance.entry_id(),
@@ -112,12 +109,13 @@ async def written_down(turn: Callable[[], Awaitable[Reply]], desk: Desk, plan: P
         started_at=ports.chance.now(),
     )
     await ports.ledger.do(lambda tx: tx.set_deed(deed))
-    try:
-        reply = await turn()
-    except RetinueError as error:
-        over = deed.ended(ok=False, text=ports.redact(str(error)), at=ports.chance.now())
-        await ports.ledger.do(lambda tx: tx.set_deed(over))
-        raise
-    over = deed.ended(ok=True, text="", at=ports.chance.now())
+    return deed
+
+
+async def ended(deed: Deed, desk: Desk, error: RetinueError | None = None) -> None:
+    """It has ended, and its reply is in the file: until both are so, whoever takes the run up again does not know how
+    far it came."""
+    ports = desk.ports
+    text = "" if error is None else ports.redact(str(error))
+    over = deed.ended(ok=error is None, text=text, at=ports.chance.now())
     await ports.ledger.do(lambda tx: tx.set_deed(over))
-    return reply
