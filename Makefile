@@ -8,8 +8,8 @@ help: ## this list
 setup: ## make the environment in .venv and bundle the page; quick when nothing changed
 	@scripts/bootstrap
 
-demo: setup ## watch an agent work, with a scripted model: no key, no configuration
-	@.venv/bin/retinue demo
+demo: setup ## watch agents at work, killed and going on: no key, no configuration (DEMO=--scripted: no model either)
+	@.venv/bin/retinue demo $(DEMO)
 
 test: setup ## every check and every test
 	@scripts/check

@@ -68,7 +68,11 @@ TABLE = {
             "retinue.surfaces.cli.tokens:tokens",
         ),
         "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
-        "demo": ("a conversation with a scripted model; needs no key", "retinue.surfaces.cli.machine:demo"),
+        "models": (
+            "list, pull: which can be asked, and a small one for this machine",
+            "retinue.surfaces.cli.models:models",
+        ),
+        "demo": ("agents at work on this machine; needs no key", "retinue.surfaces.cli.demo:demo"),
         "bench": ("what it costs, measured here", "retinue.surfaces.cli.bench:bench"),
         "torture": ("kill agents in every way there is, and see", "retinue.surfaces.cli.torture:torture"),
     },

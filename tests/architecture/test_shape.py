@@ -70,6 +70,11 @@ def test_keeping_conversations_needs_no_models_no_tools_and_no_yaml():
     assert _loaded("import retinue.surfaces.cli.sessions", unneeded) == "[]"
 
 
+def test_servers_that_bring_tools_cost_nothing_before_one_is_asked():
+    unneeded = ("retinue.mcp", "retinue.app.serving", "retinue.sandbox.program")
+    assert _loaded("import retinue.app.application", unneeded) == "[]"
+
+
 def _loaded(code: str, names: tuple[str, ...] = HEAVY) -> str:
     """Which of these modules a fresh interpreter has after some code."""
     tell = f"import sys; print([name for name in {names!r} if name in sys.modules])"

@@ -62,6 +62,45 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
         assert (deed.tool, deed.progress, deed.ok) == ("claude-cli", Progress.ENDED, True)
 
 
+class Onlooker:
+    """A ledger that notes, whenever a program's turn has just ended in it, whether its reply was in the file by then."""
+
+    def __init__(self, ledger: Any, file: Callable[[], str]) -> None:
+        self._ledger = ledger
+        self._file = file
+        self.seen: list[bool] = []
+
+    async def look(self, step: Callable[[Tx], Any]) -> Any:
+        return await self._ledger.look(step)
+
+    async def do(self, step: Callable[[Tx], Any]) -> Any:
+        def watched(tx: Tx) -> Any:
+            before = self._over(tx)
+            done = step(tx)
+            if self._over(tx) > before:
+                self.seen.append("It is done." in self._file())
+            return done
+
+        return await self._ledger.do(watched)
+
+    def _over(self, tx: Tx) -> int:
+        deeds = [each for run in tx.runs() for each in tx.deeds(run.id)]
+        return sum(each.progress is Progress.ENDED for each in deeds)
+
+
+async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(world: Any):
+    """Whoever is killed in between leaves a turn that was begun, and no reply: it is not asked again blindly."""
+    world.agent("coder", PROGRAM)
+
+    def file() -> str:
+        return "".join(each.read_text() for each in world.folder.rglob("session.md"))
+
+    onlooker = Onlooker(world.ledger, file)
+    async with world.open(WORKED, level=strict, ledger=onlooker) as house:
+        assert (await house.run("Do it.", agent="coder")).status is Status.DONE
+    assert onlooker.seen == [True]
+
+
 @pytest.mark.parametrize(
     ("front", "policy", "writes"),
     [
@@ -117,6 +156,10 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
         ("tool_deny: [bash]\n", "this agent may run none"),
         ("shell_commands: {deny: ['*rm *']}\n", "cannot be kept from"),
         ("exits: [done]\n", "ends its runs by exits"),
+        (
+            "driver_settings: {hosts: [a.example]}\ncapability_deny: [network]\n",
+            "may not reach the hosts that its settings name (capability network",
+        ),
     ],
 )
 async def test_what_a_program_cannot_be_held_to_is_refused(world: Any, front: str, why: str):

@@ -12,7 +12,7 @@ from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.watch import Interjection, Severity, Watch
-from retinue.errors import Refused
+from retinue.errors import ModelFailed, Refused
 from retinue.ports import Tool, Tx
 from retinue.runtime.interject import dismiss
 from retinue.runtime.watch import catch_up, unwatch, watch
@@ -413,3 +413,25 @@ async def test_a_watch_ends_when_what_it_watches_is_gone(world: Any):
         await house.store.delete(session)
         await catch_up(house.ports)
         assert [each.on for each in await watches(house)] == [False]
+
+
+async def test_a_watcher_that_cannot_hear_is_not_asked_for_ever_and_says_why(world: Any):
+    broken = ModelFailed("no such model", reason="config")
+    main = [says(f"{number}.") for number in range(4)]
+    async with world.open(by_agent={"general": main, "pair": [broken] * 9}, limits=QUICK) as house:
+        session = await house.begin()
+        await beside(house, session)
+        for number in range(3):
+            await house.run(f"Say {number}.", session=session)
+            await heard(house, number + 1)
+        await house.run("Once more.", session=session)
+
+        async def ended() -> bool:
+            return not any(each.on for each in await watches(house))
+
+        await soon(ended)
+        assert len(await hearings(house)) == 3
+        (told,) = [event for event in await events(house, session) if event.kind == "watch.ended"]
+        assert "no such model" in told.data["why"]
+        await beside(house, session)
+        assert [each.on for each in await watches(house)] == [True]

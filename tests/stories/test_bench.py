@@ -94,7 +94,7 @@ def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: 
     assert text.count("(../images/bench.svg)") == 1
     assert "16 November 2026" in text
     assert "langgraph 1.2.20" in text
-    assert "Load of the machine: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
+    assert "Load of the machine over 1, 5 and 15 minutes: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
     assert "| one turn with one tool, persisted | at most 1.2 ms CPU | 1.10 ms CPU | held |" in text
 
     page.write_text("# Nothing here")
@@ -156,6 +156,19 @@ async def test_the_systems_take_turns_at_the_same_work_and_nothing_is_measured_t
     for each in again.samples.all:
         assert each.facts["cpu"] > 0
         assert each.facts["written"] > 0
+
+
+def test_samples_of_another_making_do_not_count_and_what_failed_is_tried_again(tmp_path: Path):
+    file, marks = tmp_path / "samples.jsonl", {"retinue": "one", "agno": "two"}
+    before = Samples(file, marks)
+    for system in marks:
+        before.add(Sample(row="turn", variant="persisted", system=system, facts={"cpu": 1.0}))
+    before.add(Sample(row="load", variant="10", system="agno", problem="took more than 120 s"))
+    before.add(Sample(row="wake", variant="10", system="agno", problem="nothing sleeps here", able=False))
+
+    after = Samples(file, marks | {"retinue": "three"})
+
+    assert [(each.row, each.system) for each in after.all] == [("turn", "agno"), ("wake", "agno")]
 
 
 async def test_whoever_answers_wrongly_dies_or_cannot_has_no_figure(

@@ -124,6 +124,7 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
                 run = await app.run("Have it tidied up", agent="model", workspace=machine.folder)
             (answer,) = heard
             entries = await app.entries(answer["sessionId"])
+            assert (await app.run_json(answer["responseId"]))["sandbox"] == "strict"
     assert (run.status, run.text) == (retinue.Status.DONE, "Claude has tidied up.")
     assert (answer["status"], answer["response"]) == ("complete", "claude answers")
     assert (answer["toolCallCount"], [each["name"] for each in answer["toolCalls"]]) == (5, ["Bash"] * 5)

@@ -187,8 +187,9 @@ def _steps(block: Block) -> Iterator[str]:
 
 
 def _make(found: re.Match[str]) -> str:
-    """`make test` would run this test again, so a target is only asked what it would do; the demo really plays."""
-    wish = "" if found["target"] == "demo" else "--dry-run "
+    """`make test` would run this test again, so a target is only asked what it would do; the demo really plays, its
+    short form."""
+    wish = "DEMO=--scripted " if found["target"] == "demo" else "--dry-run "
     return f'RETINUE_HOME="$HOME/demo" make --directory "{ROOT}" {wish}{found["target"]}'
 
 

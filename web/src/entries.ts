@@ -43,7 +43,7 @@ export function merge(entries: readonly Entry[]): void {
   });
 }
 
-export function prepend(page: readonly Entry[]): void {
+export function prepend(page: readonly Entry[], asked = PAGE): void {
   const there = new Set(lines.value.map((line) => line.kind + line.id));
   const answers = new Map(results.value);
   const above: Line[] = [];
@@ -51,7 +51,7 @@ export function prepend(page: readonly Entry[]): void {
     if (entry.kind === "returned") answers.set(entry.of, entry);
     else if (!there.has(entry.kind + entry.id)) above.push(entry);
   }
-  atStart.value = page.length < PAGE || above.length === 0;
+  atStart.value = page.length < asked || above.length === 0;
   results.value = answers;
   lines.value = [...above, ...lines.value];
 }

@@ -15,7 +15,10 @@ const DEEDS: Record<string, () => void> = {
   a: () => focus(".approvals button.primary"),
   i: () => (panel.value = panel.value === "inbox" ? null : "inbox"),
   r: () => (panel.value = panel.value === "runs" ? null : "runs"),
-  g: () => document.querySelector<HTMLElement>(".to-end")?.click(),
+  g: () => click(".to-start"),
+  Home: () => click(".to-start"),
+  G: () => click(".to-end"),
+  End: () => click(".to-end"),
   t: nextTheme,
   "?": () => (dialog.value = { what: "keys" }),
 };
@@ -56,6 +59,10 @@ function close(): void {
   else if (renaming.value) renaming.value = null;
   else if (drawer.value) drawer.value = false;
   else if (panel.value && !typing(document.activeElement)) panel.value = null;
+}
+
+function click(what: string): void {
+  document.querySelector<HTMLElement>(what)?.click();
 }
 
 function focus(what: string): void {

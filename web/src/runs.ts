@@ -24,6 +24,7 @@ export interface Seen {
   total: number;
   turns: number;
   usage: Usage;
+  cost: number | null;
   /** What it does just now, by the calls' ids, in words. */
   doing: ReadonlyMap<string, string>;
   note: string;
@@ -101,6 +102,36 @@ export function isBelow(id: string, top: string): boolean {
   return false;
 }
 
+export interface Sum {
+  runs: number;
+  tokens: number;
+  /** Of those whose model has a price; null: none has. */
+  cost: number | null;
+}
+
+/** What a run came to with all that it set to work. */
+export function sumOf(run: Seen, below: ReadonlyMap<string, readonly Seen[]> = children.value): Sum {
+  const sum: Sum = { runs: 1, tokens: run.usage.input + run.usage.output, cost: run.cost };
+  for (const child of below.get(run.id) ?? []) {
+    const more = sumOf(child, below);
+    sum.runs += more.runs;
+    sum.tokens += more.tokens;
+    if (more.cost !== null) sum.cost = (sum.cost ?? 0) + more.cost;
+  }
+  return sum;
+}
+
+const children = computed(() => {
+  const found = new Map<string, Seen[]>();
+  for (const run of runs.value.values()) {
+    if (!run.parent) continue;
+    const there = found.get(run.parent);
+    if (there) there.push(run);
+    else found.set(run.parent, [run]);
+  }
+  return found;
+});
+
 export function ofSession(session: string): Seen[] {
   return [...runs.value.values()].filter((run) => run.session === session).sort(byBirth);
 }
@@ -151,6 +182,7 @@ function withRow(known: Seen | undefined, row: Run): Seen {
     total: Math.max(known?.total ?? 0, row.tool_calls),
     turns: Math.max(known?.turns ?? 0, row.turns),
     usage: row.usage,
+    cost: row.cost,
     doing: over ? EMPTY : (known?.doing ?? EMPTY),
     note: over ? "" : (known?.note ?? ""),
     error: row.error ?? "",
@@ -170,7 +202,7 @@ function newborn(event: Told): Seen {
   return {
     id: event.run, agent: event.agent, session: event.session, parent: event.parent_run || "", root: "", call: event.call ?? "",
     about: firstLine(event.task ?? ""), status: "queued", waitsFor: "", asked: "", since: event.at, endedAt: null,
-    total: 0, turns: 0, usage: { input: 0, output: 0 }, doing: EMPTY, note: "", error: "", reason: "",
+    total: 0, turns: 0, usage: { input: 0, output: 0 }, cost: null, doing: EMPTY, note: "", error: "", reason: "",
     task: event.task ?? "", children: [], read: false,
   };
 }

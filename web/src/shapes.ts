@@ -131,6 +131,8 @@ export interface Run {
   turns: number;
   tool_calls: number;
   usage: Usage;
+  /** US dollars; null: its model has no price. */
+  cost: number | null;
   started_at: string | null;
   ended_at: string | null;
   duration_ms: number | null;
@@ -191,6 +193,8 @@ export interface Approval {
   sandbox: string | null;
   files: { path: string; sha256: string; size: number }[];
   chain: string[];
+  /** What adding it would come to. */
+  add: string | null;
   digest: string;
   state: string;
   asked_at: string;
@@ -242,4 +246,5 @@ export interface Told {
   interjection?: string;
   severity?: string;
   name?: string;
+  why?: string;
 }

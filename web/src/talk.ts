@@ -110,17 +110,28 @@ export const reread = single(async () => {
   }
 });
 
-export async function readOlder(): Promise<void> {
+export async function readOlder(limit = PAGE): Promise<boolean> {
   const id = openId.value;
   const before = lines.value[0]?.id;
-  if (!id || !before || atStart.value || older.value) return;
+  if (!id || !before || atStart.value || older.value) return false;
   older.value = true;
-  const page = await attempt(() => api.entries(id, { limit: PAGE, before }));
-  if (openId.value !== id) return;
+  const page = await attempt(() => api.entries(id, { limit, before }));
+  if (openId.value !== id) return false;
   batch(() => {
     older.value = false;
-    if (page) entries.prepend(page);
+    if (page) entries.prepend(page, limit);
   });
+  return page !== null;
+}
+
+const MOST = 1000;
+
+/** All of it from the beginning on, many entries at a time; false where that came to nothing, or another was opened. */
+export async function readToStart(): Promise<boolean> {
+  const id = openId.value;
+  while (older.value && openId.value === id) await new Promise((done) => setTimeout(done, 20));
+  while (!atStart.value && openId.value === id) if (!(await readOlder(MOST))) return false;
+  return openId.value === id;
 }
 
 export function hear(event: Told): void {

@@ -33,6 +33,7 @@ const saidOf = new Map<string, string>();
 
 export function hear(event: Told): void {
   if (event.kind === "watch.started" || event.kind === "watch.ended") void refreshWatchers();
+  if (event.kind === "watch.ended" && event.why) toast(`${event.name ?? event.agent} watches no more: ${event.why}`, { bad: true });
   if (event.kind === "interjection.dismissed") void refreshInbox();
   if (event.kind !== "interjection.posted") return;
   saidOf.set(event.interjection ?? "", event.session);

@@ -24,6 +24,17 @@ export function tokens(count: number): string {
   return count < 100_000 ? `${(count / 1000).toFixed(1)}k` : `${Math.round(count / 1000)}k`;
 }
 
+/** As a person reads it: cents, and finer where there is less than one. */
+export function dollars(sum: number): string {
+  if (sum === 0 || sum >= 1) return `$${sum.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })}`;
+  return `$${sum.toFixed(sum >= 0.001 ? 4 : 6)}`;
+}
+
+/** What a run came to: its tokens, and its price where there is one. */
+export function spent(tokenCount: number, cost: number | null): string {
+  return [tokenCount ? `${tokens(tokenCount)} tok` : "", cost === null ? "" : dollars(cost)].filter(Boolean).join(" · ");
+}
+
 export function counted(count: number, what: string): string {
   return `${count.toLocaleString("en")} ${what}${count === 1 ? "" : "s"}`;
 }

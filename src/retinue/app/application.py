@@ -28,8 +28,10 @@ from retinue.app.watchers import Watchers
 from retinue.app.wiring import Question, drivers_of, models, orders, tool_table
 from retinue.config import Config
 from retinue.domain.approval import Policy
+from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.level import Level
+from retinue.domain.program import PROGRAMS
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, Waiting, iso
 from retinue.domain.session import Session
@@ -171,8 +173,9 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""
         before = await self.sessions()
         session = await super().delete(ref)
-        live = await self.runs(live=True)
-        await vacate(self._worktrees, before=before, after=await self.sessions(), live=live)
+        live, after = await self.runs(live=True), await self.sessions()
+        await vacate(self._worktrees, before=before, after=after, live=live)
+        await self.sent_away({each.id for each in before} - {each.id for each in after})
         return session
 
     async def cancel(self, ref: str) -> Run:
@@ -236,13 +239,21 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         return await self._commands.level()
 
     async def sandbox(self, run: Run) -> Level | None:
-        """How tightly the run's commands were held at the least; None: it ran none, or what it said is gone."""
+        """How tightly the run's commands were held at the least; None: it ran none, or what it said is gone. Of one that
+        is a program, the program itself: what that says of its own calls is not believed."""
+        if held := [
+            Level(each.note) for each in await self._deeds(run) if each.tool in PROGRAMS and each.note
+        ]:
+            return next(each for each in reversed(Level) if each in held)
         if not run.tool_calls:
             return None
         try:
             return await loosest(run.id, self.store.portions(await self.store.find(run.session_id)))
         except NotFound:
             return None
+
+    async def _deeds(self, run: Run) -> list[Deed]:
+        return await self._ledger.look(lambda tx: tx.deeds(run.id))
 
     @asynccontextmanager
     async def beside_daemon(self) -> AsyncGenerator[Terms]:

@@ -21,7 +21,7 @@ FAILURES = frozenset({Status.FAILED, Status.LOST, Status.TIMED_OUT})
 
 
 class Log:
-    """Lines at two levels: `info` for what succeeded, `error` for what did not."""
+    """Lines at three levels: `info` for what succeeded, `error` for what did not, `warn` for what went otherwise."""
 
     def __init__(self, home: Path, redact: Callable[[str], str], chance: Chance) -> None:
         self._home = home
@@ -32,10 +32,14 @@ class Log:
 
     def heard(self, event: Event) -> None:
         """One line for an event that matters afterwards."""
-        if event.kind not in TOLD:
+        warning = event.data.get("warning")
+        if event.kind not in TOLD and warning is None:
+            return
+        who = {"run": event.run, "session": event.session, "agent": event.agent}
+        if warning is not None:
+            self._line("warn", warning, at=iso(event.at), **who)
             return
         facts = {name: event.data[name] for name in FACTS if event.data.get(name) not in (None, "")}
-        who = {"run": event.run, "session": event.session, "agent": event.agent}
         level = "error" if event.data.get("status") in FAILURES else "info"
         self._line(level, event.kind, at=iso(event.at), **who, **facts)
 

@@ -217,14 +217,16 @@ class Mending(ABC):
         return [Trouble(what=what, mend=cleared)] if count else []
 
     def _left_behind(self, sessions: set[str]) -> list[Trouble]:
-        """Folders that somebody began and never finished, and the /tmp of sessions that went long ago."""
+        """Folders that somebody began and never finished, and what was a session's own that went long ago: its /tmp, and
+        its program's home."""
 
         async def removed() -> str:
             gone = [path for path in (*unfinished, *tmps) if remove(path)]
             return f"{len(gone)} folders that crashes or deleted sessions left behind are removed"
 
         unfinished = leftovers(str(self.config.home / "sessions"), self._ports.chance.now())
-        tmps = [str(path) for path in _old_tmps(self.config.home / "tmp", sessions)]
+        places = (self.config.home / "tmp", self.config.home / "programs")
+        tmps = [str(path) for place in places for path in _old_tmps(place, sessions)]
         what = f"{len(unfinished) + len(tmps)} folders were left behind by crashes or deleted sessions"
         return [Trouble(what=what, mend=removed)] if unfinished or tmps else []
 

@@ -44,9 +44,12 @@ async def open(  # noqa: A001  (`retinue.open` is the promise)
 
 
 @asynccontextmanager
-async def look(*, home: str | None = None, ask: Question | None = None) -> AsyncGenerator[App]:
+async def look(
+    *, home: str | None = None, env: Mapping[str, str] | None = None, ask: Question | None = None
+) -> AsyncGenerator[App]:
     """The same for a program that works no run: it can look where nothing can be written."""
-    async with _closing(App(load(os.environ, home=home), (), ask or nobody, only_looks=True)) as app:
+    settings = load(os.environ if env is None else env, home=home)
+    async with _closing(App(settings, (), ask or nobody, only_looks=True)) as app:
         yield app
 
 

@@ -7,7 +7,6 @@ from typing import Any
 
 from retinue.config import Config
 from retinue.domain.chance import Chance
-from retinue.domain.glob import matches
 from retinue.domain.offer import Compared, Offer, Pin, Server, Stand, compared
 from retinue.domain.tool import spelled
 from retinue.errors import NotFound, Usage
@@ -58,15 +57,11 @@ class Servers:
         how = self._known(server)
         return compared(await self._serving.server(how).offers(), self._pins.of(server))
 
-    def trust(self, server: str, seen: Sequence[Compared], only: Sequence[str] = ()) -> list[str]:
+    def trust(self, server: str, seen: Sequence[Compared]) -> list[str]:
         """Exactly what was seen is trusted from now on, and nothing else of this server. Says what that is."""
-        chosen = [
-            each.now
-            for each in seen
-            if each.now is not None and not each.problem and (not only or _any(only, each.name))
-        ]
+        chosen = [each.now for each in seen if each.now is not None and not each.problem]
         if not chosen:
-            raise Usage(f"{server} offers nothing that could be trusted{' by that name' if only else ''}")
+            raise Usage(f"there is nothing here of {server} that could be trusted")
         self._pins.trust(server, chosen)
         return [each.name for each in chosen]
 
@@ -136,10 +131,6 @@ class _Live(Mapping[str, Tool]):
 
     def __len__(self) -> int:
         return len(self._now())
-
-
-def _any(globs: Sequence[str], name: str) -> bool:
-    return any(matches(each, name) for each in globs)
 
 
 def as_json(found: Compared) -> dict[str, Any]:

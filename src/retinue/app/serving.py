@@ -43,7 +43,8 @@ class Serving:
             raise Failed(f"the MCP server {how.name} cannot be started: there is no program {how.command}")
         place = self._config.home / "mcp" / how.name
         if how.cwd is None:
-            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+            for folder in (place.parent.parent, place.parent, place):
+                folder.mkdir(mode=0o700, exist_ok=True)
         env = self._environment(how)
         return await start((where, *how.args), env=env, cwd=how.cwd or str(place), heard=heard, lost=lost)
 

@@ -1,6 +1,7 @@
 """Watchers: a person sets an agent beside a conversation, and sends it away again."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Collection
 
 from retinue.domain.agent import NAME, Role
 from retinue.domain.run import Run
@@ -64,6 +65,12 @@ class Watchers(ABC):
         told = await watch.catch_up(self._ports, each.session)
         live = await self._ports.ledger.look(lambda tx: tx.runs(session=each.watcher, status=LIVE))
         return next((run for run in (*told, *live) if run.owner == self._ports.owner), None)
+
+    async def sent_away(self, gone: Collection[str]) -> None:
+        """Nobody watches sessions that are gone, or sits in one."""
+        for each in await self._on(None):
+            if each.session in gone or each.watcher in gone:
+                await watch.unwatch(each, self._ports)
 
     async def _on(self, session: Session | None) -> list[Watch]:
         of = None if session is None else session.id

@@ -99,7 +99,8 @@ def drivers_of(config: Config, commands: Commands, redact: Redactor) -> dict[str
         from retinue.drivers.local.weights import known, place
 
         weights = known(model.name)
-        return Local(weights.name, ModelProcess(command(place(config.models, weights), weights.sha256)))
+        process = ModelProcess(command(place(config.models, weights), weights.sha256))
+        return Local(weights.name, process, log=config.env.get("RETINUE_LOCAL_LOG", ""))
 
     def program(model: Model) -> Driver:
         from retinue.drivers.cli.access import access

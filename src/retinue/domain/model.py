@@ -23,6 +23,11 @@ FAMILIES: tuple[tuple[re.Pattern[str], str], ...] = (
 )
 """Names that tell their maker, for a model written without a driver."""
 
+PLAYED = ("local:", "scripted:")
+"""Models that show how things work, and do little else."""
+DEMONSTRATION = "a demonstration model"
+"""What people are told of the small one wherever it speaks."""
+
 NO_MODEL = (
     "no model is configured: set OPENAI_API_KEY or ANTHROPIC_API_KEY, or name one with --model, "
     "RETINUE_MODEL or `model` in the configuration (as openai:NAME, anthropic:NAME or scripted:FILE); without a key, "
@@ -49,6 +54,15 @@ def model_for(agent: Agent, override: str | None, default: str | None) -> Model:
         thinking=None if agent.thinking is None else str(agent.thinking),
         settings=dict(agent.driver_settings),
     )
+
+
+def shows_only(model: str | None) -> bool:
+    return (model or "").startswith(PLAYED)
+
+
+def labelled(model: str) -> str:
+    """A model's name as people see it."""
+    return f"{model}, {DEMONSTRATION}" if model.startswith("local:") else model
 
 
 def split(model: str) -> tuple[str | None, str]:

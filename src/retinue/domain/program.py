@@ -93,6 +93,8 @@ class Told:
     env: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
+SECRET = ("KEY", "TOKEN", "SECRET", "PASSWORD")
+"""How variables end that hold what no file may."""
 SETTINGS = ("workdir", "extraArgs", "wrapper", "hosts", "base_url", "baseUrl", "api_key_env", "apiKeyEnv")
 
 
@@ -112,6 +114,11 @@ def told(driver: str, said: Mapping[str, Any]) -> Told:
     for key in wrapper:
         if key not in ("path", "env"):
             raise Misread(f"wrapper.{key}", "is not known; a wrapper has path and env")
+    for name in env:
+        if name.upper().endswith(SECRET):
+            raise Misread(
+                f"wrapper.env.{name}", "holds a key, and a definition is copied: name it by api_key_env"
+            )
     if wrapper and not wrapper.get("path"):
         raise Misread("wrapper.path", "is missing: it names the program that starts the other")
     return Told(

@@ -1,17 +1,16 @@
 """Programs that act by themselves: who lets one begin, what it is held to, and what a restart knows of its turn."""
 
 import json
-from collections.abc import Awaitable, Callable
 from dataclasses import replace
 
 from retinue.domain.approval import Policy
+from retinue.domain.ceiling import NETWORK
 from retinue.domain.deed import Deed, Progress, digest
 from retinue.domain.level import Level
 from retinue.domain.program import PROGRAMS
 from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called
-from retinue.domain.turn import Reply
 from retinue.errors import OutOfScope, RetinueError
 from retinue.ports import Conversation, Ports, Tx
 from retinue.runtime.approve import Caller, Question, Wanted, asked
@@ -38,7 +37,7 @@ async def engaged(plan: Plan, desk: Desk, session: Session) -> Plan:
     a person allows. OutOfScope when its scope has no room for a program; Parked waits for a person."""
     ports, driver = desk.ports, plan.model.driver
     scope = plan.scope.under(ports.bounds())
-    _fits(driver, scope, ports)
+    _fits(plan, scope, ports)
     level = await ports.level()
     if level is Level.STRICT:
         held = scope if ports.policy is Policy.AUTO else replace(scope, write=scope.granted)
@@ -61,19 +60,19 @@ async def engaged(plan: Plan, desk: Desk, session: Session) -> Plan:
     return replace(plan, scope=scope)
 
 
-def _fits(driver: str, scope: Scope, ports: Ports) -> None:
-    """What cannot be held is refused: a program's own commands are seen by nobody."""
-    shell = ports.tools.get(SHELL)
-    judged = None if shell is None else verdict(shell, scope)
-    why = (
-        ""
-        if judged is not None and judged.ok
-        else f"this agent may run none ({judged.rule if judged else SHELL})"
-    )
+def _fits(plan: Plan, scope: Scope, ports: Ports) -> None:
+    """What cannot be held is refused: a program's own commands are seen by nobody. What it reaches besides its models is
+    the network's, and as much in need of leave as a tool's."""
+    driver, shell = plan.model.driver, ports.tools[SHELL]
+    why = "" if (judged := verdict(shell, scope)).ok else f"this agent may run none ({judged.rule})"
     if not why and scope.commands is not None and scope.commands.deny:
         why = f"they cannot be kept from {', '.join(scope.commands.deny)} (shell_commands deny)"
     if why:
         raise OutOfScope(f"{driver} runs commands of its own, and {why}: use another driver, or change that")
+    if plan.model.settings.get("hosts") and not (far := scope.tool(SHELL, (*shell.capabilities, NETWORK))).ok:
+        raise OutOfScope(
+            f"{driver} may not reach the hosts that its settings name ({far.rule}): take them out"
+        )
 
 
 def _told(scope: Scope) -> str:
@@ -98,24 +97,25 @@ async def doubts(talk: Conversation, desk: Desk) -> None:
         await desk.add(talk, desk.notice("resumed", CUT_OFF))
 
 
-async def written_down(turn: Callable[[], Awaitable[Reply]], desk: Desk, plan: Plan) -> Reply:
-    """The turn is on disk as begun before it begins, and as ended after it. A cancellation leaves it open: whoever
-    takes the run up again does not know how far it came."""
+async def begun(desk: Desk, plan: Plan) -> Deed:
+    """The turn is on disk as begun, with how it is held, before it begins."""
     ports = desk.ports
     deed = Deed(
         call=ports.chance.entry_id(),
         run=desk.run.id,
         tool=plan.model.driver,
         digest=digest(plan.model.driver, desk.run.ask.task or ""),
+        note=str(await ports.level()),
         started_at=ports.chance.now(),
     )
     await ports.ledger.do(lambda tx: tx.set_deed(deed))
-    try:
-        reply = await turn()
-    except RetinueError as error:
-        over = deed.ended(ok=False, text=ports.redact(str(error)), at=ports.chance.now())
-        await ports.ledger.do(lambda tx: tx.set_deed(over))
-        raise
-    over = deed.ended(ok=True, text="", at=ports.chance.now())
+    return deed
+
+
+async def ended(deed: Deed, desk: Desk, error: RetinueError | None = None) -> None:
+    """It has ended, and its reply is in the file: until both are so, whoever takes the run up again does not know how
+    far it came."""
+    ports = desk.ports
+    text = "" if error is None else ports.redact(str(error))
+    over = deed.ended(ok=error is None, text=text, at=ports.chance.now())
     await ports.ledger.do(lambda tx: tx.set_deed(over))
-    return reply

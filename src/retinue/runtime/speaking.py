@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 
 from retinue.domain.change import replace
+from retinue.domain.deed import Deed
 from retinue.domain.prompt import abridged
 from retinue.domain.transcript import Called, Notice, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
@@ -37,6 +38,8 @@ class Speaking:
         self._watch = watch
         self._hearing = Hearing(desk.ports.redact, desk.tell)
         self._acts = Acts(desk)
+        self._deed: Deed | None = None
+        """Of a turn that acts by itself, until its reply is on disk."""
 
     async def turn(self, talk: Conversation, plan: Plan) -> Reply:
         return await self._watch.over(self._asked(talk, plan))
@@ -55,10 +58,17 @@ class Speaking:
             scope=plan.scope,
         )
         self._acts = Acts(self._desk)
-        driver = self._desk.ports.driver
-        if engage.acts(plan):
-            return await engage.written_down(lambda: driver.turn(request, self._heard), self._desk, plan)
-        return await driver.turn(request, self._heard)
+        self._deed = await engage.begun(self._desk, plan) if engage.acts(plan) else None
+        try:
+            return await self._desk.ports.driver.turn(request, self._heard)
+        except RetinueError as error:
+            await self._over(error)
+            raise
+
+    async def _over(self, error: RetinueError | None = None) -> None:
+        if self._deed is not None:
+            await engage.ended(self._deed, self._desk, error)
+            self._deed = None
 
     def _heard(self, delta: Delta) -> None:
         self._watch.heard(delta)
@@ -89,6 +99,7 @@ class Speaking:
             if any(entry.id == said.id for entry in reversed(talk.entries)):
                 await self._acts.took(acted, talk)
                 self._took(said, calls, text)
+        await self._over()
         return said, calls
 
     def _called_for(self, wish: Wish, at: str) -> Called:

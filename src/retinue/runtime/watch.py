@@ -5,10 +5,11 @@ from dataclasses import dataclass, replace
 from datetime import timedelta
 
 from retinue.domain.agent import Agent, Defined, Role, WorkspacePolicy
+from retinue.domain.announcement import error
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.event import Event
 from retinue.domain.glob import first_match
-from retinue.domain.run import Ask, Run
+from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Entry, Said, name_of
@@ -33,6 +34,7 @@ from retinue.runtime.send import LIVE, send
 from retinue.runtime.spawn import seated
 
 READ_ONLY = WorkspacePolicy(writable=False)
+FAILURES = 3
 
 
 async def watch(watched: Session, agent: str, ports: Ports, *, trigger: str) -> Watch:
@@ -69,8 +71,8 @@ async def watch(watched: Session, agent: str, ports: Ports, *, trigger: str) -> 
     return await ports.ledger.do(step)
 
 
-async def unwatch(watch: Watch, ports: Ports) -> Watch:
-    """What it is at is stopped; nobody else is."""
+async def unwatch(watch: Watch, ports: Ports, *, why: str = "") -> Watch:
+    """What it is at is stopped; nobody else is. `why`: it was not a person who wanted it."""
 
     def step(tx: Tx) -> tuple[Watch, list[Run]]:
         now = next((each for each in tx.watches(session=watch.session) if each.id == watch.id), watch)
@@ -78,7 +80,7 @@ async def unwatch(watch: Watch, ports: Ports) -> Watch:
             return now, []
         off = replace(now, on=False)
         tx.set_watch(off)
-        tx.emit(_told("watch.ended", off, ports))
+        tx.emit(_told("watch.ended", off, ports, why=why))
         live = tx.runs(session=off.watcher, status=LIVE)
         return off, [run for run in live if run.ask.door == WATCH]
 
@@ -98,6 +100,8 @@ class _Stand:
     """Live runs of the watcher's."""
     lately: int
     """Of its runs, those born within the hour."""
+    failed: str
+    """Why it could not hear, so often in a row that it is not tried again; empty: it can."""
 
 
 class Watching:
@@ -117,7 +121,8 @@ class Watching:
 
     def _known(self, ended: Collection[str], tx: Tx) -> list[Watch]:
         if watches := tx.watches(on=True):
-            self._here |= {run.session_id for each in ended if (run := tx.run(each)) is not None}
+            worked = {run.session_id for each in ended if (run := tx.run(each)) is not None}
+            self._here |= worked & {each.session for each in watches}
         return watches
 
     async def _looked(self, watch: Watch) -> bool:
@@ -156,7 +161,10 @@ async def _tell(watch: Watch, stand: _Stand, ports: Ports) -> object:
     try:
         watched, seat = await ports.store.find(watch.session), await ports.store.find(watch.watcher)
     except NotFound:
-        await unwatch(watch, ports)  # one of the two is gone
+        await unwatch(watch, ports, why="its session, or the one it watched, is gone")
+        return None
+    if stand.failed:
+        await unwatch(watch, ports, why=f"{FAILURES} times in a row it could not hear: {stand.failed}")
         return None
     agent = await definition(seat, ports)
     entries = await _unheard(watch, watched, ports)
@@ -206,7 +214,14 @@ def _stand(watch: Watch, tx: Tx, ports: Ports) -> _Stand:
         working=[run for run in tx.runs(session=watch.session, status=LIVE) if not run.aside],
         hearing=tx.runs(session=watch.watcher, status=LIVE),
         lately=sum(run.created_at > since for run in seat),
+        failed=_failed([run for run in seat if run.created_at > watch.created_at][:FAILURES]),
     )
+
+
+def _failed(latest: Sequence[Run]) -> str:
+    """What is broken stays so until a person looks at it: a watcher that cannot hear is not asked for ever."""
+    broken = [run for run in latest if run.status in (Status.FAILED, Status.LOST, Status.TIMED_OUT)]
+    return error(latest[0]) if len(broken) == FAILURES else ""
 
 
 async def _unheard(watch: Watch, watched: Session, ports: Ports) -> list[Entry]:
@@ -274,7 +289,7 @@ def _most(agent: Agent, ports: Ports) -> float:
     return min(own, ports.limits.watch_runs_per_hour)
 
 
-def _told(kind: str, watch: Watch, ports: Ports) -> Event:
+def _told(kind: str, watch: Watch, ports: Ports, *, why: str = "") -> Event:
     return Event(
         kind=kind,  # pyright: ignore[reportArgumentType]  (callers pass literals of the table)
         at=ports.chance.now(),
@@ -285,5 +300,6 @@ def _told(kind: str, watch: Watch, ports: Ports) -> Event:
             "watcher": watch.watcher,
             "name": watch.name,
             "trigger": watch.trigger,
-        },
+        }
+        | ({"why": why} if why else {}),
     )

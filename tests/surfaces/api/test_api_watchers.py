@@ -145,3 +145,11 @@ async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_s
             )
             assert "oracle-" in row["transcript"]
         assert "The cause is the clock." not in await it.texts(made["slug"])
+
+
+async def test_nobody_watches_a_session_that_was_deleted(api: Any):
+    async with api(watched, settings=QUICK) as it:
+        made = await it.session()
+        await it.post(f"/api/sessions/{made['slug']}/watchers", {})
+        assert (await it.delete(f"/api/sessions/{made['slug']}")).status == 200
+        assert (await it.get("/api/watchers")).json == []

@@ -81,6 +81,32 @@ async def _copied(window: Any, text: str) -> bool:
     return (await clipboard(window)).strip() == text
 
 
+async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(house: Any):
+    asks = calls(
+        ("ask_user", {"question": "Which colour?\n<b>Mind</b> the wall.", "options": ["red", "blue"]})
+    )
+    more = calls(("ask_user", {"question": "And how dark?"}))
+    task = house.plays("Paint it.", asks, more, reply("Painted."))
+    session = await house.session()
+    async with house.opened(390, 800) as window:
+        await window.goes(session["session_id"])
+        await window.says(task)
+        await window.see("question").to_contain_text("Which colour?")
+        await window.see("question").to_contain_text("<b>Mind</b> the wall.")
+        await window.see("now").to_contain_text("Waits for a person")
+        await window("option").filter(has_text="blue").click()
+        await window.see("question").to_contain_text("And how dark?")
+        await window.see("option").to_have_count(0)
+        await window.see("composer").to_have_attribute("placeholder", "It waits for you: say how to go on")
+        await window.says("Rather dark.")
+        await window.see(window("said-agent").locator(".prose")).to_have_text(["Painted."])
+        await window.see("question").to_have_count(0)
+        await window.see("pending").to_have_count(0)
+    entries = await house.api("GET", f"/sessions/{session['session_id']}/entries")
+    assert [each["text"] for each in entries if each["kind"] == "returned"] == ["blue", "Rather dark."]
+    assert [each["text"] for each in entries if each["kind"] == "said" and each["by"] == "user"] == [task]
+
+
 async def test_thoughts_are_folded(house: Any):
     task = house.plays("Think first.", reply("I have.", thinking="Is it this, or is it that?"))
     session = await house.session()

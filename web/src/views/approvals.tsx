@@ -50,6 +50,7 @@ function Question({ asked }: { asked: Approval }): JSX.Element {
       {asked.resource !== asked.tool && <pre class="resource" data-test="approval-resource"><Plain text={asked.resource} /></pre>}
       <Exactly asked={asked} />
       {asked.reason && <p class="reason"><span class="quiet">{asked.touch === "more" ? "Its reason" : "Asked because"}</span> <Plain text={asked.reason} /></p>}
+      {asked.add && <p class="reason"><span class="quiet">If you add it</span> <span data-test="approval-add"><Plain text={asked.add.replace(/^add /, "it ")} /></span></p>}
       <footer>
         <span class="quiet facts">
           <span title={`The whole digest: ${asked.digest}`}>digest <code data-test="approval-digest">{asked.digest.slice(0, 12)}</code></span>

@@ -4,8 +4,8 @@ import type { JSX } from "preact";
 import { useEffect } from "preact/hooks";
 import { show, steer } from "../deeds.ts";
 import { hue } from "../hue.ts";
-import { isLive, nameOf, overhear, ticking, type Seen } from "../runs.ts";
-import { capital, span, STATUS, tokens, WAITS_FOR } from "../words.ts";
+import { isLive, nameOf, overhear, sumOf, ticking, type Seen } from "../runs.ts";
+import { capital, dollars, span, spent, STATUS, WAITS_FOR } from "../words.ts";
 import { AgentMark, Icon } from "./icons.tsx";
 import { IconButton } from "./pieces.tsx";
 
@@ -24,7 +24,7 @@ function Card({ run }: { run: Seen }): JSX.Element {
           <AgentMark agent={run.agent} />
           <span data-test="card-title">{capital(run.agent)} Task: {run.about}</span>
         </button>
-        <span class="quiet">{nameOf(run)} {STATUS[run.status]} {span(Math.max(0, ticking.value - Date.parse(run.since)))}</span>
+        <span class="quiet">{nameOf(run)} {STATUS[run.status]} {[span(Math.max(0, ticking.value - Date.parse(run.since))), run.cost ? dollars(run.cost) : ""].filter(Boolean).join(" · ")}</span>
         <IconButton icon="stop" label={`Stop ${nameOf(run)}`} test="card-cancel" act={() => void steer(run.id, "cancel")} />
       </div>
       <div class="card-status" data-test="card-status">{statusOf(run)}</div>
@@ -44,14 +44,14 @@ function statusOf(run: Seen): string {
 
 function After({ run }: { run: Seen }): JSX.Element {
   const took = run.endedAt ? span(Math.max(0, Date.parse(run.endedAt) - Date.parse(run.since))) : "";
-  const cost = run.usage.input + run.usage.output;
+  const sum = sumOf(run);
   return (
     <button type="button" class="child-line" style={hue(run.agent)} onClick={() => show(run.session)} data-test="child-line" data-run={run.id} data-status={run.status}>
       <AgentMark agent={run.agent} />
       <b>{nameOf(run)}</b>
       <span class={`state ${run.status}`}>{STATUS[run.status]}</span>
       <span class="gist">{run.error || run.about}</span>
-      <span class="quiet">{[took, cost ? `${tokens(cost)} tok` : ""].filter(Boolean).join(" · ")}</span>
+      <span class="quiet" data-test="child-cost" title={sum.runs > 1 ? "With those that it set to work" : ""}>{[took, spent(sum.tokens, sum.cost)].filter(Boolean).join(" · ")}</span>
       <Icon name="right" size={14} />
     </button>
   );

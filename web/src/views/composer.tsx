@@ -45,6 +45,11 @@ export function Composer({ session }: { session: Session }): JSX.Element {
     });
   };
   const onKey = (event: KeyboardEvent): boolean => {
+    const command = event.key === "Tab" && !event.shiftKey ? offered(text.value)[0] : undefined;
+    if (command) {
+      write(`${command.slash} `);
+      return true;
+    }
     const agent = text.value.trim() && !shut ? keyed(event) : null;
     if (!agent || agent.roles.includes("watcher")) return false;
     if (!event.repeat) hand(agent, text.value.trim(), "key");

@@ -107,8 +107,19 @@ export function Name({ session }: { session: Session }): JSX.Element {
   return <input class="name" ref={begin} aria-label="Name" data-test="name" defaultValue={session.name ?? ""} placeholder={session.slug} onKeyDown={onKey} onBlur={done} maxLength={200} />;
 }
 
+const FEW = 12;
+/** Rows that one has scrolled through in a moment. */
+
 function Entries({ session }: { session: Session }): JSX.Element {
   const toEnd = useRef<(() => void) | null>(null);
+  const toStart = useRef<(() => void) | null>(null);
+  const going = useSignal(false);
+  /** What was read of it stands above what was there: the jump is made when all of it is. */
+  const begin = async (): Promise<void> => {
+    going.value = true;
+    if (await talk.readToStart()) requestAnimationFrame(() => toStart.current?.());
+    going.value = false;
+  };
   const atEnd = useSignal(true);
   const items = shownItems.value;
   const run = atWork(session.session_id);
@@ -117,10 +128,13 @@ function Entries({ session }: { session: Session }): JSX.Element {
     <div class="entries">
       <Scroller
         items={items} keyOf={keyOf} guess={guess} render={draw} onTop={() => void talk.readOlder()} of={openId.value ?? ""}
-        label={`Conversation with ${session.agent}`} busy={flows.value.length > 0} toEnd={toEnd} ended={(at) => (atEnd.value = at)}
+        label={`Conversation with ${session.agent}`} busy={flows.value.length > 0} toEnd={toEnd} toStart={toStart} ended={(at) => (atEnd.value = at)}
         before={before} after={run ? <Now run={run} /> : <div class="now" />}
       />
-      {!atEnd.value && <button type="button" class="to-end" data-test="to-end" onClick={() => toEnd.current?.()} aria-label="Go to the end" title="Go to the end"><Icon name="end" /></button>}
+      <div class="jumps">
+        {(items.length > FEW || !atStart.value) && <button type="button" class="jump to-start" data-test="to-start" disabled={going.value} onClick={() => void begin()} aria-label="Go to the beginning" title="Go to the beginning (g)"><Icon name="start" /></button>}
+        {!atEnd.value && <button type="button" class="jump to-end" data-test="to-end" onClick={() => toEnd.current?.()} aria-label="Go to the end" title="Go to the end (G)"><Icon name="end" /></button>}
+      </div>
     </div>
   );
 }

@@ -6,10 +6,10 @@ import { useEffect } from "preact/hooks";
 import { api } from "../api.ts";
 import { drain, promote, show, steer } from "../deeds.ts";
 import { hue } from "../hue.ts";
-import { isLive, nameOf, put, rootOf, runs, ticking, type Seen } from "../runs.ts";
+import { isLive, nameOf, put, rootOf, runs, sumOf, ticking, type Seen } from "../runs.ts";
 import type { Left } from "../shapes.ts";
 import { attempt, ended, inbox, openId, panel, refreshInbox, unread } from "../store.ts";
-import { ago, span, STATUS, tokens, WAITS_FOR } from "../words.ts";
+import { ago, counted, dollars, span, spent, STATUS, tokens, WAITS_FOR } from "../words.ts";
 import { AgentMark } from "./icons.tsx";
 import { Dot, IconButton, Plain } from "./pieces.tsx";
 import { Word } from "./watchers.tsx";
@@ -71,7 +71,7 @@ function trees(session: string | null): [Seen, Map<string, Seen[]>][] {
 
 function Branch({ run, below }: { run: Seen; below: Map<string, Seen[]> }): JSX.Element {
   const children = below.get(run.id) ?? [];
-  const cost = run.usage.input + run.usage.output;
+  const sum = sumOf(run, below);
   const now = isLive(run);
   const why = run.status === "waiting" ? (WAITS_FOR[run.waitsFor] ?? "") : "";
   const took = Math.max(0, (run.endedAt ? Date.parse(run.endedAt) : now ? ticking.value : Date.parse(run.since)) - Date.parse(run.since));
@@ -81,7 +81,8 @@ function Branch({ run, below }: { run: Seen; below: Map<string, Seen[]> }): JSX.
         <button type="button" class="run-open" onClick={() => show(run.session)} title={run.error || run.about}>
           <span class="run-name"><AgentMark agent={run.agent} size={12} /><b>{nameOf(run)}</b></span>
           <span class={`state ${run.status}`}>{STATUS[run.status]}</span>
-          <span class="quiet numbers">{span(took)}{cost ? ` · ${tokens(run.usage.input)} in ${tokens(run.usage.output)} out` : ""}</span>
+          <span class="quiet numbers">{span(took)}{run.usage.input + run.usage.output ? ` · ${tokens(run.usage.input)} in ${tokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${dollars(run.cost)}`}</span>
+          {children.length > 0 && sum.tokens > 0 && <span class="quiet numbers whole" data-test="run-sum" title={`${counted(sum.runs, "run")}: this one and those that it set to work`}>in all {spent(sum.tokens, sum.cost)}</span>}
           <span class="run-about">{why && <span class="state waiting">{why}: </span>}{run.about}</span>
         </button>
         {now && <IconButton icon="stop" label={`Stop ${nameOf(run)}`} test="run-cancel" act={() => void steer(run.id, "cancel")} />}
@@ -119,6 +120,16 @@ function Said({ left }: { left: Left }): JSX.Element {
   );
 }
 
+const REVIEW = "review";
+/** What whoever asks for a review calls it. */
+
+/** What a row is, where it is more than a subtask. */
+function kindOf(left: Left): string {
+  if (left.kind === "interjection") return "watcher";
+  if (left.label === REVIEW) return REVIEW;
+  return left.capability === "subtask" ? "" : left.capability;
+}
+
 function Result({ left }: { left: Left }): JSX.Element {
   const whole = useSignal(false);
   const words = left.error ?? left.summary ?? "";
@@ -127,10 +138,12 @@ function Result({ left }: { left: Left }): JSX.Element {
       <div class="left-head">
         <AgentMark agent={left.agentId} size={12} />
         <b>{left.agentId}</b>
+        {kindOf(left) && <span class="kind" data-test="inbox-kind">{kindOf(left)}</span>}
         <span class={`state ${left.status}`}><Dot status={left.status} /> {left.severity ?? left.status}</span>
         <span class="quiet when">{ago(left.timestamp)}</span>
       </div>
-      {left.label && <p class="left-label">{left.label}</p>}
+      {left.label && left.label !== REVIEW && <p class="left-label">{left.label}</p>}
+      {left.for && <p class="left-for">for <span title={left.for}>{left.for}</span></p>}
       {words && <p class={`left-words ${whole.value ? "whole" : ""} ${left.error ? "failed" : ""}`}><Plain text={words} /></p>}
       <div class="left-acts">
         <button type="button" class="link" data-test="inbox-open" onClick={() => show(left.sessionId)}>Conversation</button>

@@ -19,6 +19,7 @@ interface Rows<T> {
   after?: ComponentChildren;
   ended: (at: boolean) => void;
   toEnd: { current: (() => void) | null };
+  toStart: { current: (() => void) | null };
 }
 
 const MARGIN = 900;
@@ -122,6 +123,16 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     put.current = 0;
     turn.value++;
     rows.ended(true);
+  };
+
+  rows.toStart.current = () => {
+    const first = rows.items[0];
+    if (!first || !box.current) return;
+    stick.current = false;
+    reading.current = { key: rows.keyOf(first), offset: column.current?.offsetTop ?? 0 };
+    box.current.scrollTop = 0;
+    turn.value++;
+    rows.ended(isAtEnd(box.current));
   };
 
   const drawn = useRef({ from, to });

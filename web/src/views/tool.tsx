@@ -12,6 +12,7 @@ import { argumentsOf, asText, gist, span, type Arguments } from "../words.ts";
 import { Child } from "./child.tsx";
 import { Icon } from "./icons.tsx";
 import { Copy, Plain } from "./pieces.tsx";
+import { ASKS, Question } from "./question.tsx";
 
 export const DOORS: ReadonlySet<string> = new Set([
   "PersistentAgent", "agent", "agent_ask", "explore", "plan", "agents_message", "spawn_subagent", "request_review", "sessions_spawn",
@@ -40,6 +41,7 @@ export function Call({ call, result, first }: { call: Called; result: Returned |
         </summary>
         <Inside call={call} result={result} />
       </details>
+      {call.tool === ASKS && !result && run?.waitsFor === "person" && <Question call={call} />}
       {children.map((child: Seen) => <Child key={child.id} run={child} />)}
     </div>
   );

@@ -13,15 +13,18 @@ SPEAK = "answer"
 """The word for no tool at all."""
 EMPTY = ("", "N/A", "[MASK]")
 """Requests that ask for nothing: what is likely after them, is likely anyway."""
-TOP = 1000
+TOP = 400
 """So many of the likeliest pieces are looked at."""
 REQUEST = 600
 RESULT = 90
 """Characters of a request, and of a result, that the choice is made by."""
 SHOTS = 3
 
-Likelihoods = Callable[[str], Awaitable[Mapping[str, float]]]
-"""What would come after a text, piece by piece, by its logarithmic likelihood."""
+Likelihoods = Callable[[str, str], Awaitable[Mapping[str, float]]]
+"""What would come after the second text, piece by piece, by its logarithmic likelihood. The first is its beginning,
+which other questions share."""
+
+Asking = Callable[[str], Awaitable[Mapping[str, float]]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,7 +114,7 @@ class Menu:
     fresh: str
     """Examples for a request nothing was done for yet."""
     seen: str
-    """Examples for one that has results."""
+    """The same, and some more for one that has results."""
 
 
 def menu(tools: Sequence[ToolSpec]) -> Menu:
@@ -126,19 +129,14 @@ def menu(tools: Sequence[ToolSpec]) -> Menu:
         if tool.name not in known and tool.name not in found and not tool.name.startswith("system_"):
             found[tool.name], shots[tool.name] = tool.name, (_first_sentence(tool.description),)
     found[SPEAK], shots[SPEAK] = "", SPEAKING
-    rounds = [
-        [(requests[shot], word) for word, requests in shots.items() if shot < len(requests)]
+    fresh = "".join(
+        _example(requests[shot], word)
         for shot in range(SHOTS)
-    ]
-    return Menu(
-        tools=found,
-        fresh="".join(_example(request, word) for one in rounds for request, word in one),
-        seen="".join(
-            _example(request, word)
-            for one, (asked, result) in zip(rounds, SEEN, strict=True)
-            for request, word in (*one, (_with(asked, result), SPEAK))
-        ),
+        for word, requests in shots.items()
+        if shot < len(requests)
     )
+    seen = "".join(_example(_with(asked, result), SPEAK) for asked, result in SEEN)
+    return Menu(tools=found, fresh=fresh, seen=fresh + seen)
 
 
 async def chosen(menu: Menu, request: str, results: Sequence[str], ask: Likelihoods, usual: "Usual") -> str:
@@ -147,8 +145,12 @@ async def chosen(menu: Menu, request: str, results: Sequence[str], ask: Likeliho
         return ""
     examples = menu.seen if results else menu.fresh
     said = _with(_short(request, REQUEST), _short(" ".join(results), RESULT) if results else "")
-    found = await likely(_question(examples, said), menu.tools, ask)
-    anyway = await usual.after(examples, menu.tools, ask)
+
+    async def asked(text: str) -> Mapping[str, float]:
+        return await ask(menu.fresh, text)
+
+    found = await likely(_question(examples, said), menu.tools, asked)
+    anyway = await usual.after(examples, menu.tools, asked)
     return menu.tools[max(found, key=lambda word: found[word] - anyway[word])]
 
 
@@ -158,7 +160,7 @@ class Usual:
     def __init__(self) -> None:
         self._known: dict[str, Mapping[str, float]] = {}
 
-    async def after(self, examples: str, words: Iterable[str], ask: Likelihoods) -> Mapping[str, float]:
+    async def after(self, examples: str, words: Iterable[str], ask: Asking) -> Mapping[str, float]:
         if examples not in self._known:
             words = list(words)
             each = [await likely(_question(examples, empty), words, ask) for empty in EMPTY]
@@ -166,7 +168,7 @@ class Usual:
         return self._known[examples]
 
 
-async def likely(prompt: str, words: Iterable[str], ask: Likelihoods) -> dict[str, float]:
+async def likely(prompt: str, words: Iterable[str], ask: Asking) -> dict[str, float]:
     """How likely each word comes next. A word is judged by its first piece; words that share it, by what follows."""
     found = dict.fromkeys(words, 0.0)
     open_: dict[str, list[str]] = {"": list(found)}

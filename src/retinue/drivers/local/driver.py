@@ -1,12 +1,16 @@
 """A driver for the small model of this machine: it chooses a tool or none, fills in its arguments, or speaks."""
 
+import json
+import os
 from collections.abc import Callable, Mapping
 from contextlib import aclosing
+from pathlib import Path
 
 from retinue.domain.run import Reason, Usage
 from retinue.domain.tool import ToolSpec
+from retinue.domain.transcript import name_of
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
-from retinue.drivers.local.choice import TOP, Usual, chosen, menu
+from retinue.drivers.local.choice import SPEAK, TOP, Usual, chosen, menu
 from retinue.drivers.local.filling import TOKENS, calls, form
 from retinue.drivers.local.process import ModelProcess
 from retinue.drivers.local.words import prompt, shown
@@ -14,7 +18,7 @@ from retinue.drivers.wire import not_an_object
 from retinue.errors import ModelFailed
 
 LOADING = "loading the demonstration model"
-SPEECH = 160
+SPEECH = 100
 """Tokens of a spoken answer where the definition says nothing."""
 REPEATING = 1.1
 STOPS = ("<|im_end|>", "<|im_start|>")
@@ -23,26 +27,40 @@ STOPS = ("<|im_end|>", "<|im_start|>")
 class Local:
     """Takes a turn as any model does: what it says, it says itself, and what it calls goes through the same gate."""
 
-    def __init__(self, name: str, process: ModelProcess) -> None:
-        self._name = name
+    def __init__(self, name: str, process: ModelProcess, *, log: str = "") -> None:
+        self._full = f"local:{name}"
         self._process = process
         self._usual = Usual()
+        self._log = log
+        """A file that gets a line for each turn that is asked, before it is."""
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        if self._log:
+            _logged(self._log, request)
         turn = _Turn(self._process, heard)
         now = shown(request.entries)
         tool = await chosen(menu(request.tools), now.request, now.results, turn.likely, self._usual)
         if tool:
             spec = next(each for each in request.tools if each.name == tool)
-            wishes, stop = await turn.called(spec, now.request, now.heard), Stop.TOOLS
-            return Reply(text="", wishes=wishes, model=f"local:{self._name}", usage=turn.usage, stop=stop)
+            wishes = await turn.called(spec, now.request, now.heard)
+            # What it was told already it would ask for again and again.
+            if new := tuple(wish for wish in wishes if (wish.tool, wish.args) not in now.called):
+                return Reply(text="", wishes=new, model=self._full, usage=turn.usage, stop=Stop.TOOLS)
         said, left_out = prompt(request.system, request.entries)
         text, stop = await turn.spoken(said, request.model.max_tokens or SPEECH, request.model.temperature)
         cut = f"the demonstration model was not shown {left_out:,} characters of this" if left_out else ""
-        return Reply(text=text, model=f"local:{self._name}", usage=turn.usage, stop=stop, cut=cut)
+        return Reply(text=text, model=self._full, usage=turn.usage, stop=stop, cut=cut)
 
     async def close(self) -> None:
         await self._process.close()
+
+
+def _logged(log: str, request: Request) -> None:
+    """Which process asks whose turn, and after which entry: what was asked twice can be counted from outside."""
+    after = name_of(request.entries[-1]) if request.entries else ""
+    line = json.dumps({"pid": os.getpid(), "agent": request.agent, "after": after})
+    with Path(log).open("a", encoding="utf-8") as file:
+        file.write(f"{line}\n")
 
 
 class _Turn:
@@ -54,8 +72,8 @@ class _Turn:
         self._told = -1
         self.usage = Usage()
 
-    async def likely(self, prompt: str) -> Mapping[str, float]:
-        found = await self._process.likely(prompt, TOP, self._loading)
+    async def likely(self, shared: str, prompt: str) -> Mapping[str, float]:
+        found = await self._process.likely(prompt, TOP, shared, self._loading)
         self._used(found.input, found.output)
         self._heard(Delta(calling="?"))
         return found.pieces
@@ -64,7 +82,7 @@ class _Turn:
         wanted = form(tool, request, heard)
         pieces: list[str] = []
         wish = {"prompt": wanted.prompt, "most": TOKENS, "grammar": wanted.grammar}
-        async with aclosing(self._process.spoken(wish, self._loading)) as answer:
+        async with aclosing(self._process.spoken(wish, wanted.examples, self._loading)) as answer:
             async for piece in answer:
                 pieces.append(piece.text)
                 self._used(piece.input, piece.output)
@@ -84,7 +102,7 @@ class _Turn:
             "repeat_penalty": REPEATING,
             "stops": STOPS,
         }
-        async with aclosing(self._process.spoken(wish, self._loading)) as answer:
+        async with aclosing(self._process.spoken(wish, SPEAK, self._loading)) as answer:
             async for piece in answer:
                 why = piece.end
                 self._used(piece.input, piece.output)

@@ -81,6 +81,8 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
 class Form:
     """What the model is shown, and what it cannot say otherwise."""
 
+    examples: str
+    """How the prompt begins, whatever is asked."""
     prompt: str
     grammar: str
 
@@ -91,6 +93,7 @@ def form(tool: ToolSpec, request: str, heard: str) -> Form:
     shown = "".join(_shown(example, tool.schema) for example in examples)
     head = shown or f"{tool.name}: {' '.join(tool.description.split())[:160]}\n\n"
     return Form(
+        examples=head,
         prompt=f"{head}Request: {' '.join(request.split())}\nArguments:",
         grammar=grammar(tool.schema, _wanted(tool, examples), request, heard),
     )

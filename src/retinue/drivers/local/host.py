@@ -1,7 +1,7 @@
 """The process that holds the model: lines of JSON in, lines of JSON out, and it ends when nobody is left to ask.
 
-Asked {"id", "prompt", "top"}      it answers {"id", "top": {piece: log likelihood}}: what would come next.
-Asked {"id", "prompt", "most", …}  it answers {"id", "text"}…, then {"id", "end", "input", "output"}: what comes next.
+Asked {"id", "slot", "prompt", "top"}      it answers {"id", "top": {piece: log likelihood}}: what would come next.
+Asked {"id", "slot", "prompt", "most", …}  it answers {"id", "text"}…, then {"id", "end", "input", "output"}: what comes next.
 Told  {"id", "stop": true}         it stops saying that.
 Before the first answer it says {"loading": 0…1} and {"ready": true}, or {"broken": why}.
 """
@@ -74,7 +74,13 @@ class Host:
     def _likely(self, number: int, asked: dict[str, Any]) -> None:
         if number not in self._wanted:
             return
-        wish = {"prompt": asked["prompt"], "n_predict": 1, "n_probs": asked["top"], "temperature": 0}
+        wish = {
+            "prompt": asked["prompt"],
+            "n_predict": 1,
+            "n_probs": asked["top"],
+            "temperature": 0,
+            "id_slot": asked["slot"],
+        }
         reply = self._model.handle_completions({**wish, "cache_prompt": True})
         _check(reply)
         found = reply["choices"][0]["logprobs"]["content"][0]["top_logprobs"]
@@ -103,6 +109,7 @@ class Host:
         wish: dict[str, Any] = {
             "prompt": asked["prompt"],
             "n_predict": asked["most"],
+            "id_slot": asked["slot"],
             "temperature": asked.get("temperature", 0),
             "repeat_penalty": asked.get("repeat_penalty", 1),
             "stop": asked.get("stops") or [],

@@ -13,6 +13,7 @@ from typing import Any, cast
 import msgspec
 
 from retinue.domain.run import Reason
+from retinue.drivers.local.host import SLOTS
 from retinue.drivers.trouble import PASSING, trouble
 from retinue.errors import ModelFailed
 
@@ -51,6 +52,20 @@ def command(weights: Path, sha256: str) -> list[str]:
     return [sys.executable, "-m", HOST, str(weights), sha256, str(max(1, cores // 2))]
 
 
+class Slots:
+    """Which of the model's memories a prompt goes to: the one that holds its beginning, else the one longest unused."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, int] = {}
+
+    def of(self, beginning: str) -> int:
+        slot = self._held.pop(beginning, None)
+        if slot is None:
+            slot = len(self._held) if len(self._held) < SLOTS else self._held.pop(next(iter(self._held)))
+        self._held[beginning] = slot
+        return slot
+
+
 class ModelProcess:
     """One process for everybody who asks. It ends with us, however we end: its input is then at its end."""
 
@@ -59,14 +74,17 @@ class ModelProcess:
         self._line: _Line | None = None
         self._starting = asyncio.Lock()
         self._number = 0
+        self._slots = Slots()
 
-    async def likely(self, prompt: str, top: int, told: Told) -> Likely:
-        async for answer in self._answers({"prompt": prompt, "top": top}, told):
+    async def likely(self, prompt: str, top: int, shared: str, told: Told) -> Likely:
+        """`shared`: how this prompt and others begin, so that the model reads it once."""
+        wish = {"prompt": prompt, "top": top, "slot": self._slots.of(shared)}
+        async for answer in self._answers(wish, told):
             return Likely(pieces=answer["top"], input=answer["input"], output=answer["output"])
         raise _gone("")
 
-    async def spoken(self, wish: Mapping[str, Any], told: Told) -> AsyncGenerator[Spoken]:
-        async for answer in self._answers(wish, told):
+    async def spoken(self, wish: Mapping[str, Any], shared: str, told: Told) -> AsyncGenerator[Spoken]:
+        async for answer in self._answers({**wish, "slot": self._slots.of(shared)}, told):
             if "end" in answer:
                 yield Spoken(end=answer["end"], input=answer["input"], output=answer["output"])
                 return
@@ -192,6 +210,8 @@ class _Line(asyncio.SubprocessProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002  (the exit says it)
         self._closed.set_result(None)
+        if self._transport is not None:
+            self._transport.close()
         if not self.ready.done():
             self.ready.set_result(f"ended while it was loaded: it {self.end}")
         for heard in self._heard.values():

@@ -80,7 +80,11 @@ def there(home: Path, weights: Weights) -> bool:
 
 def usable(home: Path, weights: Weights = SMOLLM2) -> bool:
     """Whether a model can be asked here and now."""
-    return there(home, weights) and importlib.util.find_spec(LIBRARY) is not None
+    return there(home, weights) and installed()
+
+
+def installed() -> bool:
+    return importlib.util.find_spec(LIBRARY) is not None
 
 
 def shared() -> Path:

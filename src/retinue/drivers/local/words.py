@@ -25,14 +25,18 @@ class Shown:
     """What was asked last."""
     results: tuple[str, ...]
     """What came of the calls made since."""
+    called: frozenset[tuple[str, str]]
+    """Those calls: their tools and arguments."""
     heard: str
     """Everything, in the order it was said."""
 
 
 def shown(entries: Sequence[Entry]) -> Shown:
     request, results, heard = "", list[str](), list[str]()
+    called: set[tuple[str, str]] = set()
     for entry in entries:
         if isinstance(entry, Called):
+            called.add((entry.tool, entry.args))
             continue
         heard.append(entry.text)
         if isinstance(entry, Returned):
@@ -40,12 +44,14 @@ def shown(entries: Sequence[Entry]) -> Shown:
         elif isinstance(entry, Notice):
             results.append(entry.text)
         elif entry.by == "user":
-            request, results = entry.text.removeprefix(first_message("")), []
-    return Shown(request=request, results=tuple(results), heard="\n".join(heard))
+            request = entry.text.removeprefix(first_message(""))
+            results.clear()
+            called.clear()
+    return Shown(request=request, results=tuple(results), called=frozenset(called), heard="\n".join(heard))
 
 
 def plain(text: str) -> str:
-    """A result without its envelope: of a report in JSON only the words, and no remarks in brackets about them."""
+    """A result without its envelope: of a report only its words, and no remarks in brackets about them."""
     if text.startswith("{"):
         try:
             told: Any = json.loads(text)
@@ -53,10 +59,13 @@ def plain(text: str) -> str:
             told = None
         facts = cast("dict[str, Any]", told) if isinstance(told, dict) else {}
         text = next((facts[key] for key in _WORDS if isinstance(facts.get(key), str)), text)
+    if fenced := _FENCED.search(text):
+        text = fenced[2]
     return _REMARK.sub("", text).strip()
 
 
 _WORDS = ("result", "summary", "text", "response", "error")
+_FENCED = re.compile(r"^<<<(\w+)\n(.*)\n\1>>>$", re.MULTILINE | re.DOTALL)
 _REMARK = re.compile(r"^\[[^\n]*\]$", re.MULTILINE)
 
 

@@ -7,6 +7,7 @@ import click
 
 from retinue.app import App
 from retinue.domain.agent import Agent, Role
+from retinue.domain.model import labelled
 from retinue.domain.run import Run, Status, as_json
 from retinue.domain.session import Session
 from retinue.domain.session import as_json as session_as_json
@@ -75,6 +76,9 @@ class Talk:
         prompt = Prompt(terminal=self.terminal, words=[f"/{name}" for name in COMMANDS])
         if prompt.interactive:
             self.terminal.note(GREETING)
+            speaks = self.model or self.app.config.default_model() or ""
+            if speaks.startswith("local:"):
+                self.terminal.note(f"{labelled(speaks)}: it shows how this works, not how well", colour="33")
         code = 0
         while (line := prompt.line()) is not None:
             try:

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 
 from retinue.app import App
 from retinue.domain.event import Event
+from retinue.domain.model import labelled
 from retinue.domain.run import Run, Status, Waiting, as_json
 from retinue.domain.transcript import Called, Entry, Notice, Said
 from retinue.surfaces.cli.command import exit_code
@@ -74,7 +75,8 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
     """Says how a run ended and where its words are; the answer is the exit code."""
     waiting = await app.awaited(run)
     if terminal.json:
-        terminal.value(as_json(run) | {"approvals": waiting, "sandbox": await app.sandbox(run)})
+        more = {"approvals": waiting, "sandbox": await app.sandbox(run), "model": run.model or None}
+        terminal.value(as_json(run) | more)
     for each in waiting:
         answer = f"retinue approvals answer {each} allow"
         terminal.note(
@@ -89,7 +91,8 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
     if run.status is not Status.DONE:
         terminal.note(ending(run, tree), colour="31")
     if not terminal.json:
-        terminal.note(f"{run.slug}: {run.path}")
+        by = f" ({labelled(run.model)})" if run.model.startswith("local:") else ""
+        terminal.note(f"{run.slug}: {run.path}{by}")
     return exit_code(run)
 
 

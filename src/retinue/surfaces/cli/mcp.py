@@ -8,6 +8,7 @@ import click
 
 from retinue.app import App
 from retinue.app.servers import as_json
+from retinue.domain.glob import first_match
 from retinue.domain.offer import Compared, Offer, Stand, full_name
 from retinue.errors import Cancelled, NotFound, Usage
 from retinue.surfaces.cli.command import on_app
@@ -75,16 +76,16 @@ async def trust_server(app: App, terminal: Terminal, server: str, only: tuple[st
     You are asked first; where nobody can be asked, --yes must be said. What is trusted is exactly what was shown, and
     nothing else of this server.
     """
-    seen = await app.mcp.look(server)
+    seen = [each for each in await app.mcp.look(server) if not only or first_match(only, each.name)]
     if not terminal.json:
         _news(terminal, server, seen)
     if not click.get_current_context().meta.get("retinue.yes"):
         await _agreed(terminal, server)
-    trusted = app.mcp.trust(server, seen, only)
+    trusted = app.mcp.trust(server, seen)
     if terminal.json:
         terminal.value({"server": server, "trusted": trusted, "tools": [as_json(each) for each in seen]})
     else:
-        terminal.line(f"{len(trusted)} of {server}'s tools are trusted as they are now")
+        terminal.line(f"Trusted as they are now: {', '.join(full_name(server, each) for each in trusted)}")
 
 
 @mcp.command("distrust")

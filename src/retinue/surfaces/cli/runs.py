@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import click
 
 from retinue.app import App
+from retinue.domain.model import labelled
 from retinue.domain.price import Bill, dollars
 from retinue.domain.run import Run, Waiting, as_json
 from retinue.surfaces.cli.command import exit_code, on_app
@@ -171,7 +172,7 @@ def in_words(
     by = run.ask.requester if asker is None else f"{called.get(asker, 'run')} ({asker})"
     kept = f" ({run.usage.cached:,} from the cache)" if run.usage.cached else ""
     tokens = f"{run.usage.input:,} tokens in{kept}, {run.usage.output:,} out"
-    model = f", with {run.model}" if run.model else ""
+    model = f", with {labelled(run.model)}" if run.model else ""
     told = [
         f"{called[run.id]} {_state(run)}",
         f"Asked for by {by}: {one_line(run.ask.task or '', 400)}",

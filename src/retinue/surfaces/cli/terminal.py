@@ -102,6 +102,11 @@ class Terminal:
         if not self.json:
             self._write(self.out, shown(text) + "\n")
 
+    def painted(self, text: str, colour: str) -> None:
+        """The same in a colour, where there are any."""
+        if not self.json:
+            self._write(self.out, _painted(shown(text), colour, on=self.out) + "\n")
+
     def note(self, text: str, *, colour: str = "2") -> None:
         """A line of progress on standard error."""
         self._write(self.err, _painted(shown(text), colour, on=self.err) + "\n")

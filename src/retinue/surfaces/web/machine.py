@@ -5,6 +5,7 @@ from collections import Counter
 from typing import Any
 
 from retinue import __version__
+from retinue.domain.model import shows_only
 from retinue.domain.right import Right
 from retinue.domain.run import iso
 from retinue.store.shelf import LATELY
@@ -13,8 +14,6 @@ from retinue.surfaces.web.route import Route, Wish
 from retinue.surfaces.web.shapes import Health, Link, Looking, Stopping
 
 Anything = Wish[Any, Any]
-PLAYED = ("local:", "scripted:")
-"""Models that show how things work, and do little else."""
 
 
 async def health(house: House, _wish: Anything) -> dict[str, Any]:
@@ -29,7 +28,7 @@ async def health(house: House, _wish: Anything) -> dict[str, Any]:
         "started_at": iso(house.started_at),
         "sandbox": str(await app.level()),
         "model": app.config.default_model(),
-        "demonstration": (app.config.default_model() or "").startswith(PLAYED),
+        "demonstration": shows_only(app.config.default_model()),
         "seq": await app.last_seq(),
         "counts": {
             "sessions": len(await app.sessions(age=LATELY)),

@@ -1,6 +1,8 @@
 """The whole benchmark, from what a person wishes to what they are shown."""
 
+import hashlib
 import importlib.metadata
+import json
 import os
 import platform
 import sys
@@ -10,6 +12,7 @@ from collections.abc import Callable, Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from importlib import resources
 from pathlib import Path
 
 from retinue import __version__
@@ -59,7 +62,8 @@ async def measured(wishes: Wishes, told: Callable[[str], None]) -> Report:
     with _place(wishes.keep) as place:
         peers, missing = ([], {}) if wishes.peers is None else installed(place, told, wishes.peers)
         systems = [BARE, RETINUE, *peers]
-        samples = Samples(place / "samples.jsonl" if wishes.keep else None)
+        marks = {each.name: mark(each) for each in systems}
+        samples = Samples(place / "samples.jsonl" if wishes.keep else None, marks)
         async with served() as url:
             with tempfile.TemporaryDirectory(prefix="retinue-bench-", dir=wishes.keep) as folder:
                 ground = Ground(
@@ -114,6 +118,16 @@ def machine() -> dict[str, str]:
         "system": f"{platform.system()} {platform.release().partition('-')[0]}",
         "python": platform.python_version(),
     }
+
+
+def mark(system: System) -> str:
+    """What the system is made of: our own source, or the versions that are installed."""
+    made = hashlib.sha256(json.dumps(_versions(system)).encode())
+    if system.name == RETINUE.name:
+        root = Path(str(resources.files("retinue")))
+        for file in sorted(root.rglob("*.py")):
+            made.update(file.read_bytes())
+    return made.hexdigest()[:12]
 
 
 def _load() -> str:

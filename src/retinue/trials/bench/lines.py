@@ -88,7 +88,7 @@ LINES: Sequence[Line] = (
          most=1024),
     Line(what="… waking one, 95 of 100 within", row="idle", variant="5000", measure="p95", unit="ms",
          most=100),
-    Line(what="a conversation held open, of 1,000", row="idle", variant="held", measure="each", unit=KIB),
+    Line(what="a conversation held open, of 1,000", row="idle", variant="held", measure="each", unit=KIB, most=8),
     Line(what="1,000 agents waiting for a person", row="waiting", variant="approval", measure="cores",
          unit="cores", most=0.01),
     Line(what="1,000 agents waiting for a model", row="waiting", variant="model", measure="cores",

@@ -116,6 +116,11 @@ class Subject:
     async def wake(self, number: int) -> str:
         return await self.turn(number)
 
+    async def adopt(self) -> int:
+        """Goes on with whatever sessions are there."""
+        self._sessions = [each.id for each in await self.app.sessions()]
+        return len(self._sessions)
+
     async def hold(self, count: int) -> None:
         """So many conversations are held open, as those of agents at work are."""
         for session in self._sessions[:count]:

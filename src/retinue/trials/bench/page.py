@@ -44,7 +44,9 @@ def _opening(report: Report) -> str:
     words.append(f"on {facts['cores']} cores ({facts['cpu']}), {facts['system']}, Python {facts['python']}")
     rate = report.ceiling()
     more = "" if rate is None else f" The model server alone answers {rate:,.0f} requests a second."
-    load = f" Load of the machine: {facts['load']} before, {facts['load_after']} after."
+    load = (
+        f" Load of the machine over 1, 5 and 15 minutes: {facts['load']} before, {facts['load_after']} after."
+    )
     versions = "; ".join(
         f"{name} ({', '.join(f'{package} {version}' for package, version in found.items())})"
         for name, found in report.versions.items()

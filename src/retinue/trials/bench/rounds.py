@@ -96,7 +96,7 @@ async def _prepared(ground: Ground, work: Work, subject: Subject) -> None:
             wanted["count"] = max(1, min(wanted["count"], work.times(peer=True)))
         await subject.told(do, seconds=work.seconds, **wanted)
     if work.count > 1:
-        await _asked(work, subject, 0, 2)
+        await _asked(work, subject, 0, min(2, work.times(peer=system.peer)))
 
 
 async def _once(ground: Ground, work: Work, subject: Subject, number: int) -> None:

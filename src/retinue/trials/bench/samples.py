@@ -3,7 +3,7 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,8 @@ class Sample:
     problem: str = ""
     able: bool = True
     """False: the system says that it cannot."""
+    mark: str = ""
+    """Which making of the system it was: samples of another one do not count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,15 +34,22 @@ class Figure:
 
 
 class Samples:
-    """All of them, in order. With a file each is written down as it comes."""
+    """All of them, in order. With a file each is written down as it comes, and those are taken up that were written
+    before: of the same making of their system, and not failed, which is tried again."""
 
-    def __init__(self, file: Path | None = None) -> None:
+    def __init__(self, file: Path | None = None, marks: Mapping[str, str] | None = None) -> None:
         self._file = file
+        self._marks = marks or {}
         self.all: list[Sample] = []
         if file is not None and file.exists():
-            self.all = [Sample(**json.loads(line)) for line in file.read_text().splitlines()]
+            found = [Sample(**json.loads(line)) for line in file.read_text().splitlines()]
+            self.all = [each for each in found if self._counts(each)]
+
+    def _counts(self, sample: Sample) -> bool:
+        return sample.mark == self._marks.get(sample.system, "") and not (sample.problem and sample.able)
 
     def add(self, sample: Sample) -> None:
+        sample = replace(sample, mark=self._marks.get(sample.system, ""))
         self.all.append(sample)
         if self._file is not None:
             with self._file.open("a") as file:

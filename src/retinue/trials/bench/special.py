@@ -15,7 +15,7 @@ from retinue.trials.bench.ours import SMALL, settings
 from retinue.trials.bench.rounds import Ground, on_stage
 from retinue.trials.bench.samples import Sample, facts_of
 from retinue.trials.bench.scenes import ANSWER, HELLO, NOTE, SEEN
-from retinue.trials.bench.system import PEERS, QUIET, RETINUE, Failure, Subject, System
+from retinue.trials.bench.system import PEERS, QUIET, RETINUE, Failure, Subject, System, started
 from retinue.trials.bench.work import past
 
 CEILING_SECONDS = 1.0
@@ -166,10 +166,11 @@ async def idle(ground: Ground) -> None:
             await _kept(
                 ground, "idle", str(count), system, lambda subject, count=count: _idle(subject, count)
             )
-    await _kept(ground, "idle", "held", RETINUE, _held)
+    await _kept(ground, "idle", "held", RETINUE, lambda subject: _held(ground, subject))
 
 
 async def _idle(subject: Subject, count: int) -> dict[str, float]:
+    await subject.told("first", number=0)
     before = (await subject.told("resident"))["rss"]
     after = (await subject.told("idle", count=count, seconds=400))["rss"]
     step = max(1, count // WAKES)
@@ -186,10 +187,15 @@ async def _idle(subject: Subject, count: int) -> dict[str, float]:
     }
 
 
-async def _held(subject: Subject) -> dict[str, float]:
-    """Conversations held open all at once, which agents at work do."""
-    before = (await subject.told("sessions", count=IDLE, seconds=200))["rss"]
-    after = (await subject.told("hold", count=IDLE, seconds=200))["rss"]
+async def _held(ground: Ground, maker: Subject) -> dict[str, float]:
+    """Conversations held open all at once, as those of agents at work are: by another process than made them, in whose
+    memory nothing is left over that could be used again."""
+    await maker.told("sessions", count=IDLE, seconds=200)
+    await maker.told("close", seconds=60)
+    async with started(RETINUE, ground.place / "held.log", maker.place) as subject:
+        await subject.opened(ground.address("turn"))
+        before = (await subject.told("adopt"))["rss"]
+        after = (await subject.told("hold", count=IDLE, seconds=200))["rss"]
     return {"each": (after - before) / 1024 / IDLE, "memory": (after - before) / 2**20}
 
 

@@ -74,7 +74,7 @@ def children(count: int, latency: int, *, tool: bool = False) -> Work:
         count=1,
         fresh=True,
         latency=latency,
-        peer_rounds=3 if count <= 100 or not (latency or tool) else 1,  # noqa: PLR2004  (a hundred is quick)
+        prepare=(("first", {"number": 0}),),
         seconds=180,
     )
 
@@ -98,7 +98,7 @@ def history(entries: int) -> Sequence[Work]:
     return (
         Work(row="history", variant=f"{entries}", title=f"a turn with one tool call at {entries:,} entries",
              scene="turn", what="turn", expect=ANSWER, prepare=(past(entries),), count=5,
-             peer_count=1 if few else 3, peer_rounds=1 if few else 3, systems=systems, seconds=180),
+             peer_count=1 if few else 3, systems=systems, seconds=180),
         Work(row="load", variant=f"{entries}", title=f"loading {entries:,} entries", scene="turn", what="load",
              expect="", prepare=(past(entries),), count=3, systems=systems, seconds=180),
     )  # fmt: skip

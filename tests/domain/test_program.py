@@ -1,0 +1,58 @@
+"""What a definition may say about its program, and which model a program is told."""
+
+from typing import Any
+
+import pytest
+
+from retinue.domain.agent import Agent
+from retinue.domain.model import model_for
+from retinue.domain.program import PROGRAMS, Misread, Told, told
+from retinue.errors import BadConfig
+
+
+def test_settings_of_a_program_are_read_as_they_stand():
+    said = {
+        "workdir": "sub", "extraArgs": ["--model", "m"], "hosts": ["a.example"], "api_key_env": "MY_KEY",
+        "wrapper": {"path": "/w", "env": {"BOX": "one"}},
+    }  # fmt: skip
+    assert told("pi-cli", said) == Told(
+        extra=("--model", "m"), workdir="sub", wrapper="/w", env={"BOX": "one"}
+    )
+    assert told("openai", {"anything": 1}) == told("claude-cli", {}) == Told()
+
+
+@pytest.mark.parametrize(
+    ("said", "key", "why"),
+    [
+        ({"extra_args": []}, "extra_args", "is not a setting of claude-cli; there are workdir, extraArgs"),
+        ({"extraArgs": "--x"}, "extraArgs", "must be a list of texts"),
+        ({"extraArgs": [7]}, "extraArgs", "must be a text"),
+        ({"extraArgs": ["a\0b"]}, "extraArgs", "must be a text"),
+        ({"hosts": "a.example"}, "hosts", "must be a list"),
+        ({"workdir": 7}, "workdir", "must be a text"),
+        ({"wrapper": "/w"}, "wrapper", "must be a map"),
+        ({"wrapper": {"env": {}}}, "wrapper.path", "is missing"),
+        ({"wrapper": {"path": "/w", "args": []}}, "wrapper.args", "is not known"),
+        ({"wrapper": {"path": "/w", "env": {"MY_KEY": "x"}}}, "wrapper.env.MY_KEY", "name it by api_key_env"),
+        ({"extraArgs": ["-c", "--resume=1", "-p", "x"]}, "extraArgs", "reserved claude-cli flags: --resume, -c, -p"),
+    ],
+)  # fmt: skip
+def test_a_wrong_setting_is_named_by_its_key(said: dict[str, Any], key: str, why: str):
+    with pytest.raises(Misread, match=why) as wrong:
+        told("claude-cli", said)
+    assert wrong.value.key == key
+
+
+@pytest.mark.parametrize("driver", PROGRAMS)
+@pytest.mark.parametrize(
+    ("model", "name"),
+    [(None, "default"), ("sonnet", "sonnet"), ("anthropic:claude-x", "claude-x"), ("a/b:free", "a/b:free")],
+)
+def test_a_program_needs_no_model_and_is_told_one_by_its_own_name(driver: str, model: str | None, name: str):
+    found = model_for(Agent(name="a", driver=driver, model=model), None, None)
+    assert (found.driver, found.name) == (driver, name)
+    other = model_for(Agent(name="a", driver=driver, model=model), "openai:gpt", None)
+    assert (other.driver, other.name) == ("openai", "gpt")
+    assert model_for(Agent(name="a"), f"{driver}:x", None).driver == driver
+    with pytest.raises(BadConfig, match="ends its runs by exits"):
+        model_for(Agent(name="a", driver=driver, exits=("done",)), None, None)
