@@ -136,11 +136,15 @@ class Config:
         return tuple(dict.fromkeys(ours + others + servers))
 
     def _handed_on(self) -> list[str]:
-        """What servers are told in their environment, which is where their keys are."""
+        """What servers are told in their environment and their headers, which is where their keys are."""
         return [
             value
             for each in self.mcp
-            for value in (*each.env.values(), *(self.env.get(name, "") for name in each.inherit))
+            for value in (
+                *each.env.values(),
+                *(header.removeprefix("Bearer ") for header in each.headers.values()),
+                *(self.env.get(name, "") for name in (*each.inherit, each.bearer_env)),
+            )
         ]
 
 

@@ -17,6 +17,19 @@ from retinue.store.values import Wrong
 
 APPROVALS = ("ask", "auto", "deny")
 SANDBOXES = ("none", "landlock", "strict")
+SAFE_URL = re.compile(r"https://|http://(?:localhost|127\.[0-9.]+|\[::1\])(?=[:/]|$)")
+HEADER = re.compile(r"[A-Za-z0-9-]+")
+OUR_HEADERS = frozenset(
+    (
+        "host",
+        "accept",
+        "accept-encoding",
+        "content-type",
+        "content-length",
+        "mcp-session-id",
+        "mcp-protocol-version",
+    )
+)
 VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 URL = re.compile(r"https?://[^\s/]")
 
@@ -164,10 +177,43 @@ def _servers(value: Any, path: KeyPath) -> tuple[Server, ...]:
         if said is None:
             continue
         how = {key: each for key, each in _SERVER(said, here).items() if each is not None}
-        if "command" not in how:
-            raise Wrong(here, "has no command: name the program that is started")
-        found.append(Server(name=name, **how))
+        found.append(Server(name=name, **_one_way(how, here)))
     return tuple(found)
+
+
+def _one_way(how: dict[str, Any], path: KeyPath) -> dict[str, Any]:
+    """A program or an address, and only what goes with it."""
+    if ("command" in how) == ("url" in how):
+        raise Wrong(
+            path, "needs one of command, the program that is started, and url, the address that is asked"
+        )
+    other = ("url", "headers", "bearer_env") if "command" in how else ("args", "env", "inherit", "cwd")
+    for key in other:
+        if key in how:
+            raise Wrong((*path, key), f"does not go with {'command' if 'command' in how else 'url'}")
+    return how
+
+
+def _server_address(value: Any, path: KeyPath) -> str:
+    """A key goes along: nobody on the way may read it."""
+    found = _address(value, path)
+    if not SAFE_URL.match(found) or "@" in found.partition("//")[2].partition("/")[0]:
+        raise Wrong(path, "must begin with https://, or be of this machine, and hold no password")
+    return found
+
+
+def _headers(value: Any, path: KeyPath) -> dict[str, str]:
+    found = {key: values.word(each, (*path, key)) for key, each in values.mapping(value, path).items()}
+    for key, each in found.items():
+        if (
+            not HEADER.fullmatch(key)
+            or key.lower() in OUR_HEADERS
+            or not (each.isascii() and each.isprintable())
+        ):
+            raise Wrong(
+                (*path, key), "is no header that can be set: use plain letters, and leave out our own"
+            )
+    return found
 
 
 def _command(value: Any, path: KeyPath) -> str:
@@ -205,6 +251,9 @@ _SERVER = values.table(
         "env": _variables,
         "inherit": values.listed(_variable),
         "cwd": _folder,
+        "url": _server_address,
+        "headers": _headers,
+        "bearer_env": _variable,
         "timeout_seconds": values.number(0.1, 86_400),
         "believe_hints": values.flag,
     }

@@ -391,7 +391,14 @@ async def test_a_server_of_another_time_or_with_no_program_is_refused_in_a_sente
     [
         ({"system_x": {"command": "x"}}, "mcp.system_x: must be called otherwise"),
         ({"a.b": {"command": "x"}}, r"mcp.a.b: is no name for a server"),
-        ({"a": {}}, "mcp.a: has no command"),
+        ({"a": {}}, "mcp.a: needs one of command"),
+        ({"a": {"command": "x", "url": "https://x.org"}}, "mcp.a: needs one of command"),
+        ({"a": {"command": "x", "headers": {}}}, "mcp.a.headers: does not go with command"),
+        ({"a": {"url": "https://x.org", "env": {}}}, "mcp.a.env: does not go with url"),
+        ({"a": {"url": "http://x.org/mcp"}}, "mcp.a.url: must begin with https://"),
+        ({"a": {"url": "http://localhost.x.org/mcp"}}, "mcp.a.url: must begin with https://"),
+        ({"a": {"url": "https://me:word@x.org/mcp"}}, "mcp.a.url: .* hold no password"),
+        ({"a": {"url": "https://x.org", "headers": {"Host": "y"}}}, "mcp.a.headers.Host: is no header"),
         ({"a": {"command": "./x"}}, "mcp.a.command: './x' is relative"),
         ({"a": {"command": "x", "cwd": "y"}}, "mcp.a.cwd: 'y' is relative"),
         ({"a": {"command": "x", "env": {"A=B": "1"}}}, "is no name of a variable"),
@@ -408,6 +415,10 @@ def test_the_keys_of_a_server_are_secrets_and_count_for_who_works_alike(tmp_path
     config = configured(tmp_path, {"a": said}, {"OTHER": "f0e1d2c3b4a59687x"})
     assert {"a1b2c3d4e5f6a7b8c9d0", "f0e1d2c3b4a59687x"} <= {*config.secrets()}
     assert "a1b2c3d4" not in repr(config.mcp)
+    posted = {"url": "https://x.org", "headers": {"Authorization": "Bearer a1b2c3d4e5f6a7b8c9d1"}}
+    there = configured(tmp_path, {"a": posted | {"bearer_env": "KEPT"}}, {"KEPT": "f0e1d2c3b4a59687y"})
+    assert {"a1b2c3d4e5f6a7b8c9d1", "f0e1d2c3b4a59687y"} <= {*there.secrets()}
+    assert "a1b2c3d4" not in repr(there.mcp)
     other = configured(tmp_path, {"a": {**said, "env": {"TOKEN": "b"}}}, {"OTHER": "f0e1d2c3b4a59687x"})
     assert other.fingerprint() != config.fingerprint()
 

@@ -38,7 +38,8 @@ class Servers:
         return [
             {
                 "name": how.name,
-                "command": [how.command, *how.args],
+                "command": [how.command, *how.args] if how.command else None,
+                "url": how.url or None,
                 "found": self._serving.program(how) is not None,
                 "trusted": sorted(name for name, pin in pins.items() if not pin.changed),
                 "changed": sorted(name for name, pin in pins.items() if pin.changed),

@@ -1,4 +1,4 @@
-"""Servers that run: each started by the first who asks something of it, and ended with the application."""
+"""Servers at work: each started, or reached, by the first who asks something of it, and ended with the application."""
 
 from collections.abc import Callable, Mapping
 
@@ -6,7 +6,9 @@ from retinue import __version__
 from retinue.config import Config
 from retinue.domain.offer import Compared, Server
 from retinue.errors import Failed
-from retinue.mcp.client import Line
+from retinue.mcp.client import Client
+from retinue.mcp.piped import Piped
+from retinue.mcp.posted import Posted
 from retinue.mcp.server import Running
 from retinue.sandbox.program import environment, found, start
 
@@ -14,7 +16,7 @@ Marked = Callable[[str, Compared], None]
 
 
 class Serving:
-    """One process for each server, whoever calls it."""
+    """One of each server, whoever calls it."""
 
     def __init__(self, config: Config, marked: Marked) -> None:
         self._config = config
@@ -29,14 +31,28 @@ class Serving:
         return self._running[how.name]
 
     def program(self, how: Server) -> str | None:
-        """Where its program is; None: nowhere."""
-        return found(how.command, self._environment(how))
+        """Where it is: its program or its address; None: nowhere."""
+        return how.url or found(how.command, self._environment(how))
 
     async def close(self) -> None:
         for each in self._running.values():
             await each.close()
 
-    async def _opened(self, how: Server, heard: Callable[[bytes], None], lost: Callable[[str], None]) -> Line:
+    async def _opened(self, how: Server) -> Client:
+        return self._posted(how) if how.url else await self._piped(how)
+
+    def _posted(self, how: Server) -> Client:
+        """A server elsewhere. HTTP is loaded when the first is asked."""
+        from retinue.drivers.mailbox import Mailbox
+
+        headers = dict(how.headers)
+        if how.bearer_env:
+            if not (key := self._config.env.get(how.bearer_env, "").strip()):
+                raise Failed(f"the MCP server {how.name} needs a key: set {how.bearer_env}")
+            headers["Authorization"] = f"Bearer {key}"
+        return Posted(how.name, Mailbox(how.url, headers))
+
+    async def _piped(self, how: Server) -> Client:
         """In a folder of its own where nothing else is said: never in a workspace, whose files could steer it."""
         where = self.program(how)
         if where is None:
@@ -45,8 +61,9 @@ class Serving:
         if how.cwd is None:
             for folder in (place.parent.parent, place.parent, place):
                 folder.mkdir(mode=0o700, exist_ok=True)
-        env = self._environment(how)
-        return await start((where, *how.args), env=env, cwd=how.cwd or str(place), heard=heard, lost=lost)
+        client, env, cwd = Piped(how.name), self._environment(how), how.cwd or str(place)
+        client.line = await start((where, *how.args), env=env, cwd=cwd, heard=client.heard, lost=client.lost)
+        return client
 
     def _environment(self, how: Server) -> Mapping[str, str]:
         return environment(self._config.env, how.inherit, how.env)

@@ -30,16 +30,20 @@ _PROSE = ("description", "title", "$comment")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Server:
-    """How a program that brings tools is started, as the operator says."""
+    """How a server that brings tools is started, or reached, as the operator says: it has a command or an address."""
 
     name: str
-    command: str
+    command: str = ""
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     """Often holds keys: it is shown nowhere."""
     inherit: tuple[str, ...] = ()
     """Variables that are handed on as they are here."""
     cwd: str | None = None
+    url: str = ""
+    headers: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
+    bearer_env: str = ""
+    """The variable that holds the key for its address."""
     timeout_seconds: float = 60.0
     """For its start, and for each call."""
     believe_hints: bool = False

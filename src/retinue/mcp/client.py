@@ -1,8 +1,8 @@
-"""The protocol: requests by number over one line to a server, each answered once, or told why it is not."""
+"""The protocol: what is asked of a server, by whatever way, and what its answers mean."""
 
-import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -17,33 +17,16 @@ SPOKEN = frozenset({"2024-11-05", "2025-03-26", VERSION, "2025-11-25"})
 MOST_TOOLS = 1_000
 MOST_PAGES = 50
 """Of one list of tools."""
-MOST_UNASKED = 32_000_000
-"""Bytes that are no answer, since something was last asked: a server that does not stop talking is ended."""
 _QUOTED = 500
 _PONG: Mapping[str, Any] = {"result": {}}
 _UNKNOWN_METHOD = {"error": {"code": -32601, "message": "this client only lists and calls tools"}}
-
-
-class Line(Protocol):
-    """A way to a server that runs."""
-
-    @property
-    def last_words(self) -> str: ...
-    def send(self, line: bytes) -> None: ...
-    def stop(self, why: str) -> None:
-        """Ends it at once, without waiting for that."""
-        ...
-
-    async def end(self, *, patience: float = 0.0) -> None:
-        """Returns when nothing of it lives."""
-        ...
 
 
 class Lost(Failed):
     """The server is gone, or was ended; nobody knows what it did with what it was asked. What it said last stands
     behind what is known."""
 
-    def __init__(self, sentence: str, last_words: str) -> None:
+    def __init__(self, sentence: str, last_words: str = "") -> None:
         super().__init__(f"{sentence}{last_words}")
         self.sentence = sentence
         self.last_words = last_words
@@ -52,33 +35,71 @@ class Lost(Failed):
 _NOTHING = msgspec.Raw(b"{}")
 
 
-class _Message(msgspec.Struct, gc=False):
+class Message(msgspec.Struct, gc=False):
+    """A request, a notification or an answer, by which of these are there."""
+
     id: int | str | None = None
     method: str | None = None
     result: msgspec.Raw = _NOTHING
     error: Any = None
 
+    def reply(self) -> Mapping[str, Any] | None:
+        """What a request of the server's is answered with; None: it is none."""
+        if self.method is None or self.id is None:
+            return None
+        return {"id": self.id, **(_PONG if self.method == "ping" else _UNKNOWN_METHOD)}
 
-_MESSAGE = msgspec.json.Decoder(_Message)
+
+_MESSAGE = msgspec.json.Decoder(Message)
 _OBJECT = msgspec.json.Decoder(dict[str, Any])
 
 
-class Client:
-    """Speaks with one server while it lives. The line calls `heard` and `lost`; nothing here waits in a task of its
-    own."""
+def read(raw: bytes) -> Message | None:
+    """None: it is no message of the protocol."""
+    try:
+        return _MESSAGE.decode(raw)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+
+
+def written(message: Mapping[str, Any]) -> bytes:
+    return msgspec.json.encode({"jsonrpc": "2.0", **message})
+
+
+class Client(ABC):
+    """Speaks with one server while it is there."""
+
+    farewell = ""
+    """What becomes of it when it does not answer in time, as the end of a sentence."""
 
     def __init__(self, name: str) -> None:
         self._name = name
-        self._line: Line | None = None
-        self._waiting: dict[int, asyncio.Future[Any]] = {}
-        self._count = 0
-        self._unasked = 0
         self.gone: Lost | None = None
         """Why there is nobody at the other end; None while there is."""
+        self.spoken = ""
+        """The version of the protocol that was agreed on; empty before that."""
 
-    async def begin(self, line: Line, *, version: str) -> None:
+    @property
+    def last_words(self) -> str:
+        return ""
+
+    @abstractmethod
+    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
+        """The result; Failed with the server's own words, Lost when there is nobody any more."""
+
+    @abstractmethod
+    async def tell(self, method: str, params: Mapping[str, Any]) -> None: ...
+
+    @abstractmethod
+    def lost(self, why: str) -> None:
+        """There will be no more answers."""
+
+    @abstractmethod
+    async def end(self, *, patience: float = 0.0) -> None:
+        """Returns when nothing of it is left here."""
+
+    async def begin(self, *, version: str) -> None:
         """Introduces us. Failed says why this server cannot be spoken with."""
-        self._line = line
         said = await self.ask(
             "initialize",
             {
@@ -90,7 +111,8 @@ class Client:
         spoken = said.get("protocolVersion")
         if spoken not in SPOKEN:
             raise Failed(f"the MCP server {self._name} speaks {_quoted(spoken)}, which is not known here")
-        self.tell("notifications/initialized", {})
+        self.spoken = spoken
+        await self.tell("notifications/initialized", {})
 
     async def offers(self) -> list[Offer]:
         """The tools that the server offers now."""
@@ -112,75 +134,14 @@ class Client:
     async def call(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
         return await self.ask("tools/call", {"name": tool, "arguments": arguments})
 
-    async def ask(self, method: str, params: Mapping[str, Any]) -> dict[str, Any]:
-        """The result; Failed with the server's own words, Lost when there is nobody any more. Who stops waiting tells
-        the server so."""
-        if self.gone is not None:
-            raise self.gone
-        self._count += 1
-        self._unasked = 0
-        number = self._count
-        answer: asyncio.Future[Any] = asyncio.get_running_loop().create_future()
-        self._waiting[number] = answer
-        self._send({"id": number, "method": method, "params": params})
-        try:
-            return await answer
-        except asyncio.CancelledError:
-            if method != "initialize":
-                self.tell("notifications/cancelled", {"requestId": number, "reason": "nobody waits for it"})
-            raise
-        finally:
-            self._waiting.pop(number, None)
-
-    def tell(self, method: str, params: Mapping[str, Any]) -> None:
-        self._send({"method": method, "params": params})
-
-    def heard(self, line: bytes) -> None:
-        """One line of the server's. What is no message of the protocol is passed over, and so is an answer for which
-        nobody waits any more."""
-        try:
-            message = _MESSAGE.decode(line)
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            self._noise(line)
-            return
-        if message.method is not None and message.id is not None:
-            answer = _PONG if message.method == "ping" else _UNKNOWN_METHOD
-            self._send({"id": message.id, **answer})
-        waiting = self._waiting.get(message.id) if isinstance(message.id, int) else None
-        if message.method is not None or waiting is None or waiting.done():
-            self._noise(line)
-            return
-        try:
-            waiting.set_result(self._result(message))
-        except Failed as error:
-            waiting.set_exception(error)
-
-    def _noise(self, line: bytes) -> None:
-        self._unasked += len(line)
-        if self._unasked > MOST_UNASKED and self._line is not None:
-            self._line.stop("it does not stop talking")
-
-    def lost(self, why: str) -> None:
-        """There will be no more answers."""
-        words = "" if self._line is None else self._line.last_words
-        gone = Lost(f"the MCP server {self._name} is gone: {why}", quoted(words))
-        self.gone = self.gone or gone
-        for waiting in self._waiting.values():
-            if not waiting.done():
-                waiting.set_exception(gone)
-
-    def _result(self, message: _Message) -> dict[str, Any]:
-        if message.error is not None:
-            said: Any = message.error.get("message") if isinstance(message.error, dict) else message.error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (as it was said)
+    def result(self, answer: Message) -> dict[str, Any]:
+        if answer.error is not None:
+            said: Any = answer.error.get("message") if isinstance(answer.error, dict) else answer.error  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]  (as it was said)
             raise Failed(f"the MCP server {self._name} refused: {_quoted(said)}")
         try:
-            return _OBJECT.decode(message.result)
+            return _OBJECT.decode(answer.result)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise Failed(f"the MCP server {self._name} answered with what is no result") from error
-
-    def _send(self, message: Mapping[str, Any]) -> None:
-        if self._line is not None:
-            self._line.send(msgspec.json.encode({"jsonrpc": "2.0", **message}))
 
 
 def quoted(last_words: str) -> str:

@@ -52,7 +52,9 @@ class FakeServer:
         return [int(line) for line in log.read_text().split()] if log.exists() else []
 
 
-class _Serving:
+class Serving:
+    """The server itself: it answers each message as its file says."""
+
     def __init__(self, folder: Path) -> None:
         self._folder = folder
 
@@ -123,4 +125,4 @@ def say(message: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    _Serving(Path(sys.argv[1])).serve()
+    Serving(Path(sys.argv[1])).serve()

@@ -1,7 +1,7 @@
 """MCP servers: what each offers, what was trusted of it, and what has changed since."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import click
@@ -21,7 +21,7 @@ COLUMNS: Sequence[Column] = (
     ("SERVER", lambda row: row["name"]),
     ("TRUSTED", lambda row: str(len(row["trusted"]))),
     ("CHANGED", lambda row: ", ".join(row["changed"])),
-    ("PROGRAM", lambda row: " ".join(row["command"]) if row["found"] else f"{row['command'][0]} is missing"),
+    ("WHERE", lambda row: row["url"] or _program(row)),
 )
 
 MARGIN = "  │ "
@@ -30,7 +30,7 @@ MARGIN = "  │ "
 
 @click.group(cls=Group)
 def mcp() -> None:
-    """Programs that bring tools: the MCP servers of your configuration.
+    """Servers that bring tools: the MCP servers of your configuration.
 
     A server is named under mcp in config.toml. Its tools are called SERVER.TOOL, and are there once you have looked at
     what it says of them and trusted it. A tool whose description, schema or hints are not what you trusted any more is
@@ -141,6 +141,10 @@ def _words(terminal: Terminal, offer: Offer) -> None:
         terminal.line(f"{MARGIN}{line}")
     if offer.hints:
         terminal.line(f"{MARGIN}it claims: {_claims(offer.hints)}")
+
+
+def _program(row: Mapping[str, Any]) -> str:
+    return " ".join(row["command"]) if row["found"] else f"{row['command'][0]} is missing"
 
 
 def _claims(hints: Any) -> str:
