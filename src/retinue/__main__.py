@@ -49,7 +49,7 @@ TABLE = {
         ),
         "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
         "mcp": (
-            "list, show, trust, distrust: programs that bring tools",
+            "list, show, trust, distrust: servers that bring tools",
             "retinue.surfaces.cli.mcp:mcp",
         ),
         "skills": (
