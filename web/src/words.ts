@@ -79,6 +79,23 @@ export const WAITS_FOR: Record<string, string> = {
   disk: "for room on the disk",
 };
 
+export interface Report {
+  /** Whose words they are, in the runtime's. */
+  intro: string;
+  facts: string;
+  body: string;
+}
+
+/** What somebody said as the runtime passes it on: facts that it knows, then their words between two lines. */
+export function reported(text: string): Report | null {
+  const found = /^([\s\S]*?)<<<(\S+)\n([\s\S]*)\n\2>>>\s*$/.exec(text);
+  if (!found) return null;
+  const before = found[1]!.trim().split("\n");
+  const at = before.findIndex((line) => line.startsWith("report run="));
+  const intro = before.slice(0, at < 0 ? before.length : at).join(" ").trim();
+  return { intro, facts: at < 0 ? "" : before.slice(at).join("\n"), body: found[3]! };
+}
+
 export type Arguments = [name: string, value: unknown][];
 
 /** The arguments of a call, or null where they are no object. */

@@ -100,8 +100,10 @@ async def test_everything_is_done_without_a_mouse(house: Any):
         await window.see("runs").to_be_visible()
         await keys.press("r")
         await window.see("panel").to_have_count(0)
+        before = await window("composer").bounding_box()
         await keys.press("/")
         await window.see("search").to_be_focused()
+        assert await window("composer").bounding_box() == before, "the list stands beside the conversation"
         await keys.type("other")
         await window.see("session-row").to_have_count(1)
         await keys.press("ArrowDown")

@@ -73,7 +73,7 @@ export function Composer({ session }: { session: Session }): JSX.Element {
   return (
     <form class="composer" onSubmit={(event) => { event.preventDefault(); send(); }} data-test="composer-form">
       <Slashes text={text.value} choose={(slash) => { write(`${slash} `); area.current?.focus(); }} />
-      <Area area={area} text={text.value} write={write} send={send} onKey={onKey} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer: what you send waits behind that" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
+      <Area area={area} text={text.value} write={write} send={send} onKey={onKey} label={`Message to ${session.agent}`} hint={asks ? "It waits for your answer above" : queues ? "It is at work: what you send waits for its turn" : run ? "It waits for you: say how to go on" : `Say what ${session.agent} should do`} />
       <div class="composer-bar">
         <span class="hint">{asks ? "Answer it in the strip above; Enter queues more" : queues ? "Enter queues it" : "Enter sends, Shift+Enter begins a line"}</span>
         {run && <Controls run={run} />}

@@ -121,6 +121,11 @@ function Entries({ session }: { session: Session }): JSX.Element {
     going.value = false;
   };
   const atEnd = useSignal(true);
+  const atTop = useSignal(true);
+  const ended = (end: boolean, start: boolean): void => {
+    atEnd.value = end;
+    atTop.value = start;
+  };
   const items = shownItems.value;
   const run = atWork(session.session_id);
   const before = atStart.value ? <Begins session={session} count={items.length} /> : <p class="quiet centre earlier">{talk.older.value || !items.length ? "Reading…" : "Earlier"}</p>;
@@ -128,11 +133,11 @@ function Entries({ session }: { session: Session }): JSX.Element {
     <div class="entries">
       <Scroller
         items={items} keyOf={keyOf} guess={guess} render={draw} onTop={() => void talk.readOlder()} of={openId.value ?? ""}
-        label={`Conversation with ${session.agent}`} busy={flows.value.length > 0} toEnd={toEnd} toStart={toStart} ended={(at) => (atEnd.value = at)}
+        label={`Conversation with ${session.agent}`} busy={flows.value.length > 0} toEnd={toEnd} toStart={toStart} ended={ended}
         before={before} after={run ? <Now run={run} /> : <div class="now" />}
       />
       <div class="jumps">
-        {(items.length > FEW || !atStart.value) && <button type="button" class="jump to-start" data-test="to-start" disabled={going.value} onClick={() => void begin()} aria-label="Go to the beginning" title="Go to the beginning (g)"><Icon name="start" /></button>}
+        {!(atTop.value && atStart.value) && (items.length > FEW || !atStart.value) && <button type="button" class="jump to-start" data-test="to-start" disabled={going.value} onClick={() => void begin()} aria-label="Go to the beginning" title="Go to the beginning (g)"><Icon name="start" /></button>}
         {!atEnd.value && <button type="button" class="jump to-end" data-test="to-end" onClick={() => toEnd.current?.()} aria-label="Go to the end" title="Go to the end (G)"><Icon name="end" /></button>}
       </div>
     </div>

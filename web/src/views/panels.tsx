@@ -9,10 +9,11 @@ import { hue } from "../hue.ts";
 import { isLive, nameOf, put, rootOf, runs, sumOf, ticking, type Seen } from "../runs.ts";
 import type { Left } from "../shapes.ts";
 import { attempt, ended, inbox, openId, panel, refreshInbox, unread } from "../store.ts";
-import { ago, counted, dollars, span, spent, STATUS, tokens, WAITS_FOR } from "../words.ts";
+import { ago, bare, counted, dollars, span, spent, STATUS, tokens, WAITS_FOR } from "../words.ts";
 import { AgentMark } from "./icons.tsx";
 import { Dot, IconButton, Plain } from "./pieces.tsx";
 import { Word } from "./watchers.tsx";
+import { Prose } from "./words.tsx";
 
 export function Panels(): JSX.Element | null {
   if (!panel.value) return null;
@@ -82,7 +83,7 @@ function Branch({ run, below }: { run: Seen; below: Map<string, Seen[]> }): JSX.
           <span class="run-name"><AgentMark agent={run.agent} size={12} /><b>{nameOf(run)}</b></span>
           <span class={`state ${run.status}`}>{STATUS[run.status]}</span>
           <span class="quiet numbers">{span(took)}{run.usage.input + run.usage.output ? ` · ${tokens(run.usage.input)} in ${tokens(run.usage.output)} out` : ""}{run.cost === null ? "" : ` · ${dollars(run.cost)}`}</span>
-          {children.length > 0 && sum.tokens > 0 && <span class="quiet numbers whole" data-test="run-sum" title={`${counted(sum.runs, "run")}: this one and those that it set to work`}>in all {spent(sum.tokens, sum.cost)}</span>}
+          {children.length > 0 && sum.tokens > 0 && <span class="quiet numbers" data-test="run-sum" title={`${counted(sum.runs, "run")}: this one and those that it set to work`}>in all {spent(sum.tokens, sum.cost)}</span>}
           <span class="run-about">{why && <span class="state waiting">{why}: </span>}{run.about}</span>
         </button>
         {now && <IconButton icon="stop" label={`Stop ${nameOf(run)}`} test="run-cancel" act={() => void steer(run.id, "cancel")} />}
@@ -144,11 +145,13 @@ function Result({ left }: { left: Left }): JSX.Element {
       </div>
       {left.label && left.label !== REVIEW && <p class="left-label">{left.label}</p>}
       {left.for && <p class="left-for">for <span title={left.for}>{left.for}</span></p>}
-      {words && <p class={`left-words ${whole.value ? "whole" : ""} ${left.error ? "failed" : ""}`}><Plain text={words} /></p>}
+      {words && (whole.value && !left.error
+        ? <div class="left-words whole"><Prose text={words} /></div>
+        : <p class={`left-words ${whole.value ? "whole" : ""} ${left.error ? "failed" : ""}`}><Plain text={left.error ? words : bare(words)} /></p>)}
       <div class="left-acts">
         <button type="button" class="link" data-test="inbox-open" onClick={() => show(left.sessionId)}>Conversation</button>
         {words.length > 160 && <button type="button" class="link" aria-expanded={whole.value} onClick={() => (whole.value = !whole.value)}>{whole.value ? "Less" : "All of it"}</button>}
-        {left.status === "complete" && left.id && <button type="button" class="link" data-test="promote" title="Put it into the conversation that asked, with its author's name" onClick={() => void promote(left)}>Promote{left.for ? ` to ${left.for}` : ""}</button>}
+        {left.status === "complete" && left.id && <button type="button" class="link" data-test="promote" title="Put it into the conversation that asked, with its author's name" onClick={() => void promote(left)}>Promote</button>}
       </div>
     </li>
   );

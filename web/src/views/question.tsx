@@ -6,7 +6,6 @@ import type { Called } from "../shapes.ts";
 import { openId } from "../store.ts";
 import * as talk from "../talk.ts";
 import { argumentsOf, asText } from "../words.ts";
-import { Icon } from "./icons.tsx";
 import { Plain } from "./pieces.tsx";
 
 export const ASKS = "ask_user";
@@ -25,10 +24,10 @@ export function Question({ call }: { call: Called }): JSX.Element {
     });
   };
   return (
-    <section class="asks" data-test="question" aria-label="The agent asks you">
-      <p class="asks-words" dir="auto"><Icon name="thought" size={14} /> <Plain text={asText(found.get("question") ?? "")} /></p>
+    <section class="inquiry" data-test="question" aria-label="The agent asks you">
+      <p class="inquiry-words" dir="auto"><Plain text={asText(found.get("question") ?? "")} /></p>
       {options.length > 0 && (
-        <div class="asks-options" role="group" aria-label="Answers">
+        <div class="inquiry-options" role="group" aria-label="Answers">
           {options.map((each) => (
             <button type="button" key={each} class="button" data-test="option" disabled={given.value !== ""} onClick={() => answer(each)}><Plain text={each} /></button>
           ))}

@@ -17,7 +17,8 @@ interface Rows<T> {
   busy: boolean;
   before?: ComponentChildren;
   after?: ComponentChildren;
-  ended: (at: boolean) => void;
+  /** Whether one is at its end, and at its beginning. */
+  ended: (end: boolean, start: boolean) => void;
   toEnd: { current: (() => void) | null };
   toStart: { current: (() => void) | null };
 }
@@ -95,12 +96,18 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     return changed;
   }, []);
 
+  const told = (): void => {
+    if (box.current) rows.ended(stick.current || isAtEnd(box.current), box.current.scrollTop < AT_END);
+  };
+
   const watcher = useRef<ResizeObserver | null>(null);
   useEffect(() => {
-    watcher.current = new ResizeObserver(() => {
+    watcher.current = new ResizeObserver((changed) => {
+      // Another width makes other heights: whoever was at the end is there still, wherever the browser has put the view.
+      if (changed.some((each) => each.target === box.current)) put.current = 0;
       if (measure()) turn.value++;
       hold();
-      if (box.current && !stick.current) rows.ended(isAtEnd(box.current));
+      told();
     });
     if (box.current) watcher.current.observe(box.current);
     return () => watcher.current?.disconnect();
@@ -116,13 +123,13 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     watched.current = now;
     if (changed && !covered(box.current, column.current, from, to, rows.items.length)) turn.value++;
     if ((box.current?.scrollTop ?? 0) < NEAR_TOP) rows.onTop();
+    told();
   });
 
   rows.toEnd.current = () => {
     stick.current = true;
     put.current = 0;
     turn.value++;
-    rows.ended(true);
   };
 
   rows.toStart.current = () => {
@@ -132,7 +139,6 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
     reading.current = { key: rows.keyOf(first), offset: column.current?.offsetTop ?? 0 };
     box.current.scrollTop = 0;
     turn.value++;
-    rows.ended(isAtEnd(box.current));
   };
 
   const drawn = useRef({ from, to });
@@ -140,11 +146,8 @@ export function Scroller<T>(rows: Rows<T>): JSX.Element {
   const onScroll = (): void => {
     const outer = box.current;
     if (!outer) return;
-    const end = isAtEnd(outer);
-    if (end !== stick.current) {
-      stick.current = end;
-      rows.ended(end);
-    }
+    stick.current = isAtEnd(outer);
+    told();
     note();
     if (!covered(outer, column.current, drawn.current.from, drawn.current.to, rows.items.length)) turn.value++;
     if (outer.scrollTop < NEAR_TOP) rows.onTop();

@@ -10,7 +10,7 @@ import type { Notice, Said } from "../shapes.ts";
 import { open, sessions } from "../store.ts";
 import type { Flow } from "../flows.ts";
 import type { Pending } from "../sending.ts";
-import { capital, clock, STATUS, titleOf, tokens } from "../words.ts";
+import { capital, clock, reported, STATUS, titleOf, tokens } from "../words.ts";
 import { AgentMark, Icon } from "./icons.tsx";
 import { Copy, IconButton, Plain } from "./pieces.tsx";
 
@@ -47,8 +47,21 @@ function Asked({ said }: { said: Said }): JSX.Element {
         {asker && <button type="button" class="link small" onClick={() => show(asker.session_id)} title="The conversation that asked">{titleOf(asker)}</button>}
         <Under said={said} />
       </header>
-      {who ? <Prose text={said.text} /> : <div class="typed" dir="auto">{said.text}</div>}
+      {who ? <Passed text={said.text} /> : <div class="typed" dir="auto">{said.text}</div>}
     </article>
+  );
+}
+
+/** Words of an agent; where the runtime passed them on, without what it told the model about them. */
+function Passed({ text }: { text: string }): JSX.Element {
+  const report = useMemo(() => reported(text), [text]);
+  if (!report) return <Prose text={text} />;
+  return (
+    <>
+      {report.intro && <p class="quiet passed"><Plain text={report.intro.replace(/:$/, ".")} /></p>}
+      <Prose text={report.body} />
+      {report.facts && <details class="facts-of"><summary>What is known of it</summary><pre class="block"><Plain text={report.facts} /></pre></details>}
+    </>
   );
 }
 
@@ -139,6 +152,7 @@ export function Told({ notice }: { notice: Notice }): JSX.Element {
   const agent = /^report run=\S+ agent=(\S+)/.exec(notice.text)?.[1] ?? "";
   const key = / session=(\S+)/.exec(notice.text)?.[1];
   const from = key ? sessions.value?.find((each) => each.key === key) : undefined;
+  const report = notice.about === "announcement" && reported(notice.text) !== null;
   const title = notice.about === "announcement" && agent ? `A result came in from ${agent}` : (TITLES[notice.about] ?? capital(notice.about || "notice"));
   return (
     <details class="notice" style={hue(agent)} data-test="notice">
@@ -146,7 +160,7 @@ export function Told({ notice }: { notice: Notice }): JSX.Element {
         {agent ? <AgentMark agent={agent} /> : <Icon name="inbox" size={14} />} <span>{title}</span>
         {from && <button type="button" class="link" onClick={(event) => { event.preventDefault(); show(from.session_id); }}>Open its conversation</button>}
       </summary>
-      <pre class="block"><Plain text={notice.text} /></pre>
+      {report ? <Passed text={notice.text} /> : <pre class="block"><Plain text={notice.text} /></pre>}
     </details>
   );
 }
