@@ -3,7 +3,6 @@
 import asyncio
 import json
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from retinue.domain.run import Status, Waiting
@@ -129,23 +128,16 @@ async def test_a_server_lives_with_the_daemon_that_called_it_and_dies_with_it(ma
     async with machine.serving([act, reply("Done."), hang]), machine.daemon() as daemon:
         ran = await machine("run", "Go")
         assert (ran.code, ran.out) == (0, "Done.\n"), ran.err
-        assert all(map(lives, server.pids()[before:]))
+        assert server.living() == server.pids()[before:]
         await machine("run", "--background", "Go")
         await until(lambda: len(server.pids()) == before + 2)
         await machine.killed(daemon)
-        await until(lambda: not any(map(lives, server.pids())))
+        await until(lambda: not server.living())
 
 
 def _once(wish: Answer) -> Callable[[Captured], Answer]:
     """A model that calls once in each conversation."""
     return lambda asked: reply("Done.") if asked.turns else wish
-
-
-def lives(pid: int) -> bool:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 async def until(true: Any) -> None:

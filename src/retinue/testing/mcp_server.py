@@ -51,6 +51,10 @@ class FakeServer:
         log = self.folder / "pids"
         return [int(line) for line in log.read_text().split()] if log.exists() else []
 
+    def living(self) -> list[int]:
+        """Those of them that live."""
+        return [pid for pid in self.pids() if _lives(pid)]
+
 
 class Serving:
     """The server itself: it answers each message as its file says."""
@@ -113,6 +117,13 @@ class Serving:
     def note(self, name: str, line: str) -> None:
         with (self._folder / name).open("a", encoding="utf-8") as file:
             file.write(f"{line}\n")
+
+
+def _lives(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def text(words: str) -> dict[str, Any]:
