@@ -278,6 +278,7 @@ def test_keys_reach_a_program_only_with_the_hosts_that_they_are_for():
         urls={"openai": "https://own.example:8443/v1"},
         hosts=("own.example:8443",),
     )
+    assert access(codex, {}, known, {}).hosts == ("api.openai.com:443", "chatgpt.com:443")
     both = access(pi, {"hosts": ["more.example"]}, known, {})
     assert both.env == {"ANTHROPIC_API_KEY": "a", "OPENAI_API_KEY": "o"}
     assert both.hosts == ("api.anthropic.com:443", "api.openai.com:443", "more.example:443")

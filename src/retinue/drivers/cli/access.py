@@ -43,6 +43,7 @@ def access(
     if speech.url_variable and speech.maker in moved:
         env |= {speech.url_variable: moved[speech.maker]}
     hosts, forwards = {_with_port(each) for each in _list(settings.get("hosts"))}, set[int]()
+    hosts |= set(speech.also) if not moved else set[str]()
     for url in (makers | moved).values():
         names, ports = _at(url)
         hosts |= names

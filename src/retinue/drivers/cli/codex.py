@@ -18,6 +18,9 @@ _ACTS = {
 }
 """Items that are calls, and what of them is their arguments."""
 
+_UNASKED = ("apps", "plugins", "remote_plugin", "daemon_auto_start")
+"""What it would fetch or start before it begins: nothing of it is to be had in a cell, and each try takes time."""
+
 
 def _argv(words: Words) -> tuple[str, ...]:
     again = ("resume", words.id) if words.resumes else ()
@@ -84,7 +87,7 @@ def _files(given: Instructions) -> Mapping[str, str]:
         lines.append(f"openai_base_url = {json.dumps(url)}")
     if given.held:
         lines += ['sandbox_mode = "danger-full-access"', 'approval_policy = "never"']
-    lines += ["[analytics]", "enabled = false"]
+    lines += ["[analytics]", "enabled = false", "[features]", *(f"{each} = false" for each in _UNASKED)]
     lines += [f"[projects.{json.dumps(given.cwd)}]", 'trust_level = "trusted"']
     return {".codex/AGENTS.md": given.prompt, ".codex/config.toml": "\n".join([*lines, ""])}
 
@@ -94,6 +97,7 @@ CODEX = Speech(
     read=_read,
     files=_files,
     mints=False,
+    also=("chatgpt.com:443",),
     maker="openai",
     key_variable="CODEX_API_KEY",
     quiet={},

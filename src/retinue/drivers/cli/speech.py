@@ -44,6 +44,8 @@ class Speech:
     files: Callable[[Instructions], Mapping[str, str]]
     mints: bool
     """Whether the conversation's name is ours to choose."""
+    also: tuple[str, ...] = ()
+    """Other hosts of the maker's that it speaks to, where its models are served by the maker."""
     maker: str = ""
     """Whose models it speaks to; empty: those of many."""
     url_variable: str = ""
