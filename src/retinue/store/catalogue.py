@@ -21,6 +21,7 @@ from retinue.store.layers import (
     prompted,
     settled,
     unchanged,
+    watch_folder,
     write,
 )
 from retinue.store.project import Project, defined_in, harmless, layer_in
@@ -80,6 +81,7 @@ class DefinitionCatalogue:
         self._builtin = builtin
         self._files = DefinitionFiles()
         self._known: dict[str, _Known] = {}
+        self._listed: tuple[Watched, list[Defined]] | None = None
 
     @classmethod
     def of(cls, settings: Settings) -> Self:
@@ -114,15 +116,29 @@ class DefinitionCatalogue:
         return [each.agent.name for each in self.all(at)]
 
     def all(self, at: str | None = None) -> list[Defined]:
-        found: list[Defined] = []
-        for name in self._candidates():
-            with suppress(NotFound):
-                found.append(self.get(name))
+        found = self._own()
         project = self.project(at)
         for name in self._added(project):
             with suppress(BadDefinition, NotFound):
                 found.append(_Merging(catalogue=self, project=project).defined(name))
         return sorted(found, key=lambda each: each.agent.name)
+
+    def _own(self) -> list[Defined]:
+        """The user's and those built in: as they were listed, where nothing that this rests on has changed."""
+        if self._listed is not None and unchanged(self._listed[0]):
+            return self._listed[1].copy()
+        found: list[Defined] = []
+        watched: Watched = {}
+        watch_folder(self.user_dir, watched)
+        names = self._candidates()
+        for name in names:
+            with suppress(NotFound):
+                found.append(self.get(name))
+                if (known := self._known.get(name)) is not None:
+                    watched |= known.watched
+        whole = len(found) == len(names) and all(name in self._known for name in names)
+        self._listed = (watched, found) if whole and settled(watched) else None
+        return found.copy()
 
     def broken(self, at: str | None = None) -> list[BadDefinition]:
         """What is wrong with the definitions that are not listed."""
@@ -185,6 +201,7 @@ class DefinitionCatalogue:
     def invalidate(self, name: str) -> None:
         """Forgets what was read, for a change that a stamp cannot show."""
         self._known.pop(name, None)
+        self._listed = None
         self._files.forget(name)
 
     def delete(self, name: str) -> None:
@@ -240,8 +257,10 @@ class DefinitionCatalogue:
         return sorted({*self.builtin(), *self._inline, *(stem for stem in files if NAME.fullmatch(stem))})
 
     def _added(self, project: Project | None) -> list[str]:
+        if project is None or not (names := project.names()):
+            return []
         own = set(self._candidates())
-        return [] if project is None else [name for name in project.names() if name not in own]
+        return [name for name in names if name not in own]
 
 
 @dataclass(slots=True, kw_only=True)

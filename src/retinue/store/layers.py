@@ -44,8 +44,10 @@ class DefinitionFiles:
         """What a folder's file says about an agent, if there is one; `watched` gets what its answer rests on."""
         paths = [folder / f"{name}{end}" for end in (".md", ".json")]
         stamps = {path: stamp_of(path) for path in paths}
-        watched.update(stamps)
         there = [path for path, stamp in stamps.items() if stamp is not None]
+        watched.update({path: stamps[path] for path in there})
+        if len(there) < len(paths):
+            watch_folder(folder, watched)
         if len(there) > 1:
             raise BadDefinition(
                 str(there[0]), f"{there[1].name} beside it defines the same agent; keep one of the two"
@@ -70,6 +72,14 @@ class DefinitionFiles:
         if isinstance(before[1], BadDefinition):
             raise before[1]
         return before[1]
+
+
+def watch_folder(folder: Path, watched: Watched) -> None:
+    """A file that is not there appears only with a change of its folder, wherever that is."""
+    watched[folder] = stamp_of(folder)
+    if folder.is_symlink():
+        real = Path(os.path.realpath(folder))
+        watched[real] = stamp_of(real)
 
 
 def unchanged(watched: Mapping[Path, Stamp]) -> bool:
