@@ -120,6 +120,7 @@ def test_the_table_holds_the_tools_with_what_a_second_execution_would_do():
             "spawn_subagent": "idempotent",
             "request_review": "idempotent",
             "inbox": "read",
+            "interject": "idempotent",
             "agents_message": "idempotent",
             "agents_list": "read",
         }
@@ -479,6 +480,7 @@ def test_the_arguments_are_the_promised_ones():
             ),
             "request_review": (["agentId", "base", "instructions", "returnMode"], []),
             "inbox": (["drain"], []),
+            "interject": (["reason", "severity", "suggestion"], ["severity", "reason"]),
             "agents_message": (["agentId", "content", "mode", "session", "timeout"], ["agentId", "content"]),
             "agents_list": (["includeAll"], []),
         }

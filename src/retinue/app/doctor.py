@@ -12,7 +12,7 @@ from retinue.app.wiring import check_model
 from retinue.config import Config
 from retinue.domain.agent import Agent
 from retinue.domain.level import Lack, Level
-from retinue.domain.model import NO_MODEL, model_for
+from retinue.domain.model import NO_MODEL, labelled, model_for
 from retinue.domain.run import Run, Status
 from retinue.domain.safe import hidden
 from retinue.domain.session import Session
@@ -215,4 +215,4 @@ def _model(config: Config) -> Finding:
         check_model(model_for(Agent(name="general"), None, default), config)
     except RetinueError as error:
         return Finding(level="bad", what=f"default model {default}", do=str(error))
-    return Finding(level="ok", what=f"default model {default}")
+    return Finding(level="ok", what=f"default model {labelled(default)}")

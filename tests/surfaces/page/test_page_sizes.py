@@ -106,8 +106,16 @@ async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Any
         await house.quiet()
         await window.see("now").to_have_count(0)
         assert await log.evaluate(READING) == place
-        await window("to-end").click()
-        await window.see(window.page.get_by_text("Paragraph 59.")).to_be_in_viewport()
+        other = await house.session(name="Nothing to scroll")
+        await window.goes(other["session_id"])
+        await window.see("empty-conversation").to_be_visible()
+        await window.see("to-end").to_have_count(0)
+        await window.goes(session["session_id"])
+        last = window.page.get_by_text("Paragraph 59.")
+        for width in (1280, 390, 1440, 700):
+            await window.page.set_viewport_size({"width": width, "height": 800})
+            await window.see(last).to_be_in_viewport()
+            await window.see("to-end").to_have_count(0)
 
 
 async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house: Any):

@@ -1,27 +1,30 @@
 """A driver for the small model of this machine: it chooses a tool or none, fills in its arguments, or speaks."""
 
+import asyncio
 import json
 import os
 from collections.abc import Callable, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 
 from retinue.domain.run import Reason, Usage
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import name_of
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
-from retinue.drivers.local.choice import SPEAK, TOP, Usual, chosen, menu
+from retinue.drivers.local.choice import TOP, Usual, chosen, menu
 from retinue.drivers.local.filling import TOKENS, calls, form
 from retinue.drivers.local.process import ModelProcess
-from retinue.drivers.local.words import prompt, shown
+from retinue.drivers.local.words import Speech, shown, speeches
 from retinue.drivers.wire import not_an_object
 from retinue.errors import ModelFailed
 
 LOADING = "loading the demonstration model"
 SPEECH = 100
 """Tokens of a spoken answer where the definition says nothing."""
-REPEATING = 1.1
-STOPS = ("<|im_end|>", "<|im_start|>")
+ROOM = 3
+"""So many turns are taken at once: more would only slow each other."""
+SIGN_SECONDS = 20.0
+"""So often whoever waits for its turn says that it is not lost."""
 
 
 class Local:
@@ -31,10 +34,27 @@ class Local:
         self._full = f"local:{name}"
         self._process = process
         self._usual = Usual()
+        self._room = asyncio.Semaphore(ROOM)
         self._log = log
         """A file that gets a line for each turn that is asked, before it is."""
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
+        await self._admitted(heard)
+        try:
+            return await self._taken(request, heard)
+        finally:
+            self._room.release()
+
+    async def _admitted(self, heard: Callable[[Delta], None]) -> None:
+        """Waiting for one's turn is no silence of the model's."""
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(SIGN_SECONDS):
+                    await self._room.acquire()
+                    return
+            heard(Delta(calling="…"))
+
+    async def _taken(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         if self._log:
             _logged(self._log, request)
         turn = _Turn(self._process, heard)
@@ -46,8 +66,16 @@ class Local:
             # What it was told already it would ask for again and again.
             if new := tuple(wish for wish in wishes if (wish.tool, wish.args) not in now.called):
                 return Reply(text="", wishes=new, model=self._full, usage=turn.usage, stop=Stop.TOOLS)
-        said, left_out = prompt(request.system, request.entries)
-        text, stop = await turn.spoken(said, request.model.max_tokens or SPEECH, request.model.temperature)
+        return await self._answered(turn, request)
+
+    async def _answered(self, turn: "_Turn", request: Request) -> Reply:
+        text, stop, left_out = "", Stop.END, 0
+        for speech in speeches(request.system, request.entries):
+            most = request.model.max_tokens or SPEECH
+            text, stop = await turn.spoken(speech, most, request.model.temperature)
+            left_out = speech.left_out
+            if text:
+                break
         cut = f"the demonstration model was not shown {left_out:,} characters of this" if left_out else ""
         return Reply(text=text, model=self._full, usage=turn.usage, stop=stop, cut=cut)
 
@@ -92,17 +120,17 @@ class _Turn:
             return tuple(Wish(tool=tool.name, args=args, broken=not_an_object(args)) for args in found)
         return (Wish(tool=tool.name, args=text.strip(), broken="its arguments were cut"),)
 
-    async def spoken(self, prompt: str, most: int, temperature: float | None) -> tuple[str, Stop]:
+    async def spoken(self, speech: Speech, most: int, temperature: float | None) -> tuple[str, Stop]:
         pieces: list[str] = []
         why: str | None = None
         wish = {
-            "prompt": prompt,
+            "prompt": speech.prompt,
             "most": most,
             "temperature": temperature or 0,
-            "repeat_penalty": REPEATING,
-            "stops": STOPS,
+            "repeat_penalty": speech.repeating,
+            "stops": speech.stops,
         }
-        async with aclosing(self._process.spoken(wish, SPEAK, self._loading)) as answer:
+        async with aclosing(self._process.spoken(wish, speech.shared, self._loading)) as answer:
             async for piece in answer:
                 why = piece.end
                 self._used(piece.input, piece.output)

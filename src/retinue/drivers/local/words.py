@@ -14,7 +14,21 @@ ROOM = 2400
 SYSTEM = 240
 ASKED = 800
 SYSTEM_IF_NONE = "You are a helpful assistant."
-IN_SHORT = "Answer in one or two sentences."
+EXAMPLES = """\
+Request: read hens.md
+Result: # Hens Hens lay an egg a day in spring. They sleep on perches and eat corn, which keeps them warm in winter.
+Answer: Hens lay an egg a day in spring; they sleep on perches and eat corn.
+
+Request: Which files are there?
+Result: notes.txt plan.md src/
+Answer: There are notes.txt, plan.md and the folder src.
+
+Request: Ask a scout about clocks.md and a scout about ships.md.
+Result: Clocks count the swings of a weight. / Ships float because they push water aside.
+Answer: Clocks count the swings of a weight, and ships float because they push water aside.
+
+"""
+"""How results are told."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -76,27 +90,68 @@ def before(entries: Sequence[Entry]) -> list[Said]:
     return said[:last]
 
 
-def prompt(system: str, entries: Sequence[Entry]) -> tuple[str, int]:
-    """What it continues, and how many characters were left out of the middle."""
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Speech:
+    """What the model goes on from, and how."""
+
+    prompt: str
+    shared: str
+    """How this and other prompts begin."""
+    stops: tuple[str, ...]
+    repeating: float
+    """How much it shuns what was said: without it a model this small goes round in circles when it talks freely, and
+    with it it does not keep to what it was shown."""
+    left_out: int
+    """Characters of the conversation that it is not shown."""
+
+
+def speeches(system: str, entries: Sequence[Entry]) -> list[Speech]:
+    """How an answer can be had: from results, in the manner of examples, which keeps to them; and freely, where there
+    are none, or that brought nothing."""
     now = shown(entries)
+    free = freely(system, now, before(entries))
+    return [reported(now), free] if now.results else [free]
+
+
+def reported(now: Shown) -> Speech:
+    asked, left_out = cut(" ".join(now.request.split()), ASKED)
+    found, missing = cut(
+        " / ".join(" ".join(each.split()) for each in now.results), ROOM - len(asked.encode())
+    )
+    return Speech(
+        prompt=f"{EXAMPLES}Request: {asked}\nResult: {found}\nAnswer:",
+        shared=EXAMPLES,
+        stops=("\n",),
+        repeating=1.0,
+        left_out=left_out + missing,
+    )
+
+
+def freely(system: str, now: Shown, earlier: Sequence[Said]) -> Speech:
     asked, left_out = cut(now.request, ASKED)
     room = ROOM - len(asked.encode())
-    found, missing = cut("\n\n".join(now.results), room)
+    found, missing = cut("\n\n".join(now.results), room // 2)
     left_out += missing
-    told = f"{asked}\n\n{found}\n\n{IN_SHORT}" if found else asked
     room -= len(found.encode())
-    earlier: list[str] = []
-    for each in reversed(before(entries)):
+    said: list[str] = []
+    for each in reversed(earlier):
         text = _turn("assistant" if each.by == "agent" else "user", each.text)
         if len(text.encode()) > room:
             left_out += len(each.text)
             room = 0
         else:
-            earlier.insert(0, text)
+            said.insert(0, text)
             room -= len(text.encode())
     own = system.removeprefix(PREAMBLE).strip().partition("\n\n")[0]
-    head = cut(own or SYSTEM_IF_NONE, SYSTEM)[0]
-    return f"{_turn('system', head)}{''.join(earlier)}{_turn('user', told)}<|im_start|>assistant\n", left_out
+    head = _turn("system", cut(own or SYSTEM_IF_NONE, SYSTEM)[0])
+    last = _turn("user", f"{asked}\n\n{found}".strip())
+    return Speech(
+        prompt=f"{head}{''.join(said)}{last}<|im_start|>assistant\n",
+        shared="",
+        stops=("<|im_end|>", "<|im_start|>"),
+        repeating=1.1,
+        left_out=left_out,
+    )
 
 
 def cut(text: str, room: int) -> tuple[str, int]:
@@ -108,7 +163,7 @@ def cut(text: str, room: int) -> tuple[str, int]:
     half = max(0, room // 2 - 12)
     head, tail = data[:half].decode(errors="ignore"), data[len(data) - half :].decode(errors="ignore")
     missing = len(text) - len(head) - len(tail)
-    return f"{head}\n[… {missing} characters left out …]\n{tail}", missing
+    return f"{head} [… {missing} characters left out …] {tail}", missing
 
 
 def _turn(who: str, text: str) -> str:

@@ -21,6 +21,10 @@ from retinue.surfaces.cli.watch import heard_out
 from retinue.surfaces.cli.watch import spoken as watchers_words
 
 
+BAR = frozenset("█░")
+"""What a note with a bar is known by: it grows below, in place, and is no line of its own."""
+
+
 async def followed(app: App, terminal: Terminal, born: Callable[[], Awaitable[Run]]) -> Run:
     """Starts a run and stays with it until its end. Ctrl-C cancels the run; a second one leaves at once."""
 
@@ -249,7 +253,7 @@ class Follower:
     def on_state(self, event: Event) -> None:
         if event.data.get("note") and (event.data.get("torn") or event.data.get("phase") == Waiting.DISK):
             self.terminal.note(f"{self._who(event)}{event.data['note']}", colour="33")
-        elif note := event.data.get("note"):
+        elif (note := event.data.get("note")) and BAR.isdisjoint(note):
             self._note(f"{self._who(event)}{note}")
 
     def on_interjection(self, event: Event) -> None:
