@@ -34,12 +34,16 @@ class Looking:
     async def wait(self, run_id: str) -> Run:
         """Until nothing of its tree goes on: it has ended, or needs a person."""
         while True:
-            await self._stirs(await self.find_run(run_id))
             run = await self.find_run(run_id)
-            stands = run.status is not Status.RUNNING
-            if stands and not await self._ledger.look(partial(moving_in, run.root)):
+            await self._stirs(run)
+            run, moves = await self._ledger.look(partial(_stands, run))
+            if run.status is not Status.RUNNING and not moves:
                 await self._all_heard()
-                return await self.find_run(run_id)
+                return (
+                    (await self._where_they_are([run]))[0]
+                    if self._beside is None
+                    else await self.find_run(run.id)
+                )
             await self._engine.change()
 
     async def _stirs(self, run: Run) -> None:
@@ -120,6 +124,11 @@ class Looking:
     async def moving(self) -> bool:
         """Whether anything goes on, here or elsewhere, or will once there is room on the disk."""
         return await self._ledger.look(moving)
+
+
+def _stands(run: Run, tx: Tx) -> tuple[Run, bool]:
+    """The run as it is now, and whether anything of its tree goes on."""
+    return tx.run(run.id, family=True) or run, moving_in(run.root, tx)
 
 
 def delivery_of(run: Run, tx: Tx) -> dict[str, Any] | None:

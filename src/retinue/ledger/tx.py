@@ -29,6 +29,8 @@ _SET = f"UPDATE runs SET {', '.join(f'{name}=?' for name in rows.FACTS[1:] + row
 _READ = f"SELECT ask, {', '.join(rows.FACTS)} FROM runs"  # noqa: S608  (the same)
 _EMIT = f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES ({', '.join('?' * len(rows.EVENT))})"  # noqa: S608  (the same)
 _HEAR = f"SELECT seq, {', '.join(rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
+_LIVING = "ended_at IS NULL"
+"""Of every run that is live, and of no other."""
 _NEWEST = " ORDER BY created_at DESC, id DESC LIMIT ?"
 _CHILD = "SELECT id FROM runs WHERE parent_run=? ORDER BY created_at, id"
 _CHILDREN = "SELECT parent_run, id FROM runs WHERE parent_run IN (SELECT value FROM json_each(?)) ORDER BY created_at, id"
@@ -100,6 +102,7 @@ class SqliteTx:
                 ("awaited=?", _given(awaited)),
                 ("(started_at IS NOT NULL)=?", _given(begun)),
                 ("wake_at <= ?", None if due is None else (rows.micros(due),)),
+                (_LIVING, () if _live(status) else None),
             )
             if values is not None
         ]
@@ -107,7 +110,8 @@ class SqliteTx:
         given = (value for _, some in wishes for value in some)
         values = [rows.whole(value) if isinstance(value, str) else value for value in given]
         bound = -1 if limit is None else max(0, limit)
-        found = self._connection.execute(_READ + where + _NEWEST, (*values, bound)).fetchall()
+        read = _READ + (_index(session, parent_run) if _live(status) else "")
+        found = self._connection.execute(read + where + _NEWEST, (*values, bound)).fetchall()
         return self._with_children(found) if family else [self._read(row, ()) for row in found]
 
     def owners(self, status: Sequence[Status]) -> set[str]:
@@ -123,6 +127,7 @@ class SqliteTx:
         given = (("status", status), ("root", root), ("requester", requester))
         wishes = [(name, rows.whole(str(value))) for name, value in given if value is not None]
         where = " AND ".join(f"{name}=?" for name, _ in wishes) or "1"
+        where += f" AND {_LIVING}" if status is not None and not status.final else ""
         values = [value for _, value in wishes]
         return self._connection.execute(f"SELECT count(*) FROM runs WHERE {where}", values).fetchone()[0]  # noqa: S608  (our own words)
 
@@ -263,6 +268,17 @@ class LookingTx(SqliteTx):
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")
+
+
+def _live(status: Sequence[Status] | None) -> bool:
+    return bool(status) and not any(each.final for each in status)
+
+
+def _index(session: str | None, parent_run: str | None) -> str:
+    """What the planner would not choose by itself: it cannot know that few are live, of however many."""
+    if session is not None:
+        return " INDEXED BY runs_live_of_session"
+    return " INDEXED BY runs_live_of_parent" if parent_run is not None else " INDEXED BY runs_live"
 
 
 def _given(value: str | bool | None) -> tuple[str | int] | None:

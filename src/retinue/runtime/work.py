@@ -159,7 +159,8 @@ class _Work:
         cut_off = self.run.attempts > 1 or (not self.run.turns and _stands(self.run.id, talk))
         begun = cut_off or self.run.turns > 0
         earlier = await talk.earlier(self.run.id) if begun else ()
-        run = recounted(self.run, entries := _all(earlier, talk))
+        entries = _all(earlier, talk)
+        run = recounted(self.run, entries) if begun else self.run
         made = await deeds.made(run.id, plan.agent.exits or (), entries, self.ports) if run.turns else 0
         self.desk.run = replace(run, made=made, scope_hash=plan.scope.hash, model=plan.model.full)
         self.leaving = Leaving(self.desk, plan, earlier) if plan.agent.exits else None
@@ -212,7 +213,7 @@ class _Work:
         struck = self.watch.struck
         if self.leaving is not None and (outcome := await self.leaving.again(talk, struck=struck)):
             return outcome
-        said = None if struck else conclusion(self.run, _all(earlier, talk))
+        said = conclusion(self.run, _all(earlier, talk)) if self.run.turns and not struck else None
         if said and (outcome := await self._over(said, _open(talk, self.run), talk, plan)):
             return outcome
         again, lost = unanswered(talk.entries, self.run)

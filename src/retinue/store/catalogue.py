@@ -58,7 +58,7 @@ class _Known:
     """A merged definition, and the files whose change makes it old."""
 
     defined: Defined
-    watched: Mapping[Path, Stamp]
+    watched: Mapping[str, Stamp]
 
 
 class DefinitionCatalogue:
@@ -274,7 +274,7 @@ class _Merging:
     """The same for one that is only looked at."""
     foreign: bool = False
     """The agent is the project's: it may extend others, and others may not extend the project's."""
-    watched: Watched = field(default_factory=dict[Path, Stamp])
+    watched: Watched = field(default_factory=dict[str, Stamp])
 
     def defined(self, name: str) -> Defined:
         if not NAME.fullmatch(name):

@@ -17,7 +17,8 @@ from retinue.store.values import slugged
 SETTLED_NS = 50_000_000
 """A file changed more recently than this may change again within one tick of its clock, unseen by any stamp."""
 
-Watched = dict[Path, Stamp]
+Watched = dict[str, Stamp]
+"""By name: they are looked at before every run, and a Path costs more than the look."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +46,7 @@ class DefinitionFiles:
         paths = [folder / f"{name}{end}" for end in (".md", ".json")]
         stamps = {path: stamp_of(path) for path in paths}
         there = [path for path, stamp in stamps.items() if stamp is not None]
-        watched.update({path: stamps[path] for path in there})
+        watched.update({str(path): stamps[path] for path in there})
         if len(there) < len(paths):
             watch_folder(folder, watched)
         if len(there) > 1:
@@ -65,7 +66,7 @@ class DefinitionFiles:
 
     def _read(self, path: Path, stamp: Stamp) -> Layer:
         before = self._read_before.get(path)
-        if before is None or before[0] != stamp or not settled({path: stamp}):
+        if before is None or before[0] != stamp or not settled({str(path): stamp}):
             self.reads += 1
             before = (stamp, _layer_or_bad(path))
             self._read_before[path] = before
@@ -76,17 +77,17 @@ class DefinitionFiles:
 
 def watch_folder(folder: Path, watched: Watched) -> None:
     """A file that is not there appears only with a change of its folder, wherever that is."""
-    watched[folder] = stamp_of(folder)
+    watched[str(folder)] = stamp_of(folder)
     if folder.is_symlink():
-        real = Path(os.path.realpath(folder))
+        real = os.path.realpath(folder)
         watched[real] = stamp_of(real)
 
 
-def unchanged(watched: Mapping[Path, Stamp]) -> bool:
+def unchanged(watched: Mapping[str, Stamp]) -> bool:
     return all(stamp_of(path) == stamp for path, stamp in watched.items())
 
 
-def settled(watched: Mapping[Path, Stamp]) -> bool:
+def settled(watched: Mapping[str, Stamp]) -> bool:
     """Whether all stamps are old enough to be trusted."""
     newest = max((stamp[1] for stamp in watched.values() if stamp is not None), default=0)
     return not 0 <= time.time_ns() - newest < SETTLED_NS
@@ -114,7 +115,7 @@ def prompted(
     path = folder / relative
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(folder)):
         raise BadDefinition(where, f"promptPath: '{relative}' must be a file below {folder}")
-    watched[path] = stamp_of(path)
+    watched[str(path)] = stamp_of(path)
     try:
         return partial | {"prompt": definitions.prompt_of(read_text(path))}
     except FileNotFoundError as error:

@@ -12,7 +12,7 @@ Stamp = tuple[int, int, int] | None
 """Inode, time and size of a file; None when there is none."""
 
 
-def stamp_of(path: Path) -> Stamp:
+def stamp_of(path: Path | str) -> Stamp:
     try:
         found = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
