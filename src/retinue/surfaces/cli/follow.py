@@ -20,7 +20,6 @@ from retinue.surfaces.cli.tree import counted, spoken
 from retinue.surfaces.cli.watch import heard_out
 from retinue.surfaces.cli.watch import spoken as watchers_words
 
-
 BAR = frozenset("█░")
 """What a note with a bar is known by: it grows below, in place, and is no line of its own."""
 
