@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from retinue.domain.exits import EXITS
-from retinue.domain.watch import INTERJECT
 from retinue.domain.prompt import PREAMBLE
+from retinue.domain.watch import INTERJECT
 from retinue.errors import BadConfig, NotFound
 from retinue.testing.replies import calls, reply
 from retinue.tools.define import tool
