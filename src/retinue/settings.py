@@ -187,6 +187,8 @@ def _one_way(how: dict[str, Any], path: KeyPath) -> dict[str, Any]:
         raise Wrong(
             path, "needs one of command, the program that is started, and url, the address that is asked"
         )
+    if (kind := how.pop("type", None)) is not None and (kind == "stdio") != ("command" in how):
+        raise Wrong((*path, "type"), f"says {kind}, which is not how this server is reached")
     other = ("url", "headers", "bearer_env") if "command" in how else ("args", "env", "inherit", "cwd")
     for key in other:
         if key in how:
@@ -246,6 +248,7 @@ def _variable(value: Any, path: KeyPath) -> str:
 
 _SERVER = values.table(
     {
+        "type": values.one_of(("stdio", "http", "streamable-http")),
         "command": _command,
         "args": values.listed(values.text),
         "env": _variables,
@@ -282,6 +285,7 @@ KEYS: dict[str, values.Reader] = {
     },
     "web_fetch": lambda value, path: {"web_hosts": _WEB_FETCH(value, path).get("hosts") or ()},
     "mcp": _as("mcp", _servers),
+    "mcpServers": _as("mcp", _servers),
     "prices": _as("prices", _prices),
     "database": _as("database", values.word),
     "subagents": _as("subagents", _subagents),

@@ -188,6 +188,15 @@ async def test_a_process_that_dies_in_the_middle_is_begun_again_and_nothing_is_j
     assert len({each["pid"] for each in asked(plan)}) == 2
 
 
+async def test_one_that_is_killed_while_it_is_loaded_is_begun_again_too(tmp_path: Path):
+    plan = planned(tmp_path, says=["whole"], dies_loading=True)
+    gateway = Gateway(
+        {"local": lambda _: Local("smollm2", ModelProcess(command(plan)))}, fixed_chance(), AGAIN
+    )
+    assert (await gateway.turn(talk(ASKED), lambda delta: None)).text == "whole"
+    await gateway.close()
+
+
 async def test_one_that_dies_every_time_ends_in_one_sentence(tmp_path: Path):
     plan = planned(tmp_path, says=["half"], dies=[1, 2, 3, 4, 5, 6, 7, 8])
     gateway = Gateway(

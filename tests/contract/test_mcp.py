@@ -394,12 +394,25 @@ async def test_a_server_of_another_time_or_with_no_program_is_refused_in_a_sente
         ({"a": {"command": "./x"}}, "mcp.a.command: './x' is relative"),
         ({"a": {"command": "x", "cwd": "y"}}, "mcp.a.cwd: 'y' is relative"),
         ({"a": {"command": "x", "env": {"A=B": "1"}}}, "is no name of a variable"),
+        ({"a": {"command": "x", "type": "http"}}, "mcp.a.type: says http"),
+        ({"a": {"url": "https://x.org", "type": "sse"}}, "mcp.a.type: must be one of"),
         ({"a": {"command": "x", "arg": []}}, "did you mean 'args'"),
     ],
 )
 def test_settings_of_a_server_are_read_strictly(tmp_path: Path, servers: dict[str, Any], why: str):
     with pytest.raises(BadConfig, match=why):
         configured(tmp_path, servers)
+
+
+def test_what_other_programs_keep_of_servers_is_understood(tmp_path: Path):
+    said = {
+        "here": {"type": "stdio", "command": "npx", "args": ["-y", "x"], "env": {"A": "1"}},
+        "there": {"type": "http", "url": "https://x.org/mcp", "headers": {"X-Key": "k"}},
+    }
+    (tmp_path / "config.json").write_text(json.dumps({"mcpServers": said}))
+    here, there = load({"RETINUE_CONFIG": str(tmp_path)}, home=str(tmp_path)).mcp
+    assert (here.command, here.args, here.env) == ("npx", ("-y", "x"), {"A": "1"})
+    assert (there.url, there.headers) == ("https://x.org/mcp", {"X-Key": "k"})
 
 
 def test_the_keys_of_a_server_are_secrets_and_count_for_who_works_alike(tmp_path: Path):

@@ -150,10 +150,7 @@ async def test_two_tellings_never_share_a_delimiter_and_words_cannot_forge_an_en
 
 
 async def test_a_session_without_a_watcher_and_one_that_is_watched_no_more_are_heard_by_nobody(world: Any):
-    """Toggled off it hears nothing, toggled on it goes on where it sits, and nobody else is disturbed.
-
-    Shows: D032.
-    """
+    """Toggled off it hears nothing, toggled on it goes on where it sits, and nobody else is disturbed."""
     gate = asyncio.Event()
     main = [calls(("ponder", "{}"), text="Slowly."), says("One."), says("Two."), says("Three.")]
     by_agent = {"general": main, "pair": [OK, OK]}
@@ -197,7 +194,6 @@ async def test_who_sits_down_in_the_middle_of_a_turn_hears_its_task(world: Any):
 
 
 async def test_a_warning_waits_for_a_person_and_the_turn_goes_on(world: Any):
-    """Shows: D026, D031."""
     by_agent = {"general": [says("I rewrite it all.")], "pair": [speaks("warning"), OK]}
     async with world.open(by_agent=by_agent, limits=QUICK) as house:
         session = await house.begin()
@@ -231,7 +227,6 @@ async def test_a_warning_waits_for_a_person_and_the_turn_goes_on(world: Any):
 
 
 async def test_an_interrupt_ends_the_turn_that_drifts_with_its_reason_and_a_correction(world: Any):
-    """Shows: D040."""
     gate = asyncio.Event()
     main = [calls(("ponder", "{}"), text="I drop the table first."), says("In short: nothing was dropped.")]
     pair = [speaks("interrupt", "It drops a table nobody named.", "Only rename the column."), OK, OK]

@@ -171,13 +171,14 @@ def test_samples_of_another_making_do_not_count_and_what_failed_is_tried_again(t
     assert [(each.row, each.system) for each in after.all] == [("turn", "agno"), ("wake", "agno")]
 
 
-async def test_whoever_answers_wrongly_dies_or_cannot_has_no_figure(
+async def test_whoever_answers_wrongly_dies_cannot_or_forgets_has_no_figure(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     behaviours = {
         "wrong": "async def turn(self, number): return 'Something else.'",
         "dead": "async def turn(self, number): import os; os._exit(3)",
         "unable": "cannot = {'turn': 'it takes no turns'}",
+        "forgetful": f"async def turn(self, number): return {ANSWER!r}\n    def stored(self): return 3",
     }
     for name, behaviour in behaviours.items():
         (tmp_path / f"{name}.py").write_text(
@@ -186,10 +187,12 @@ async def test_whoever_answers_wrongly_dies_or_cannot_has_no_figure(
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
     found = ground("http://127.0.0.1:9", tmp_path, *(System(name=name, module=name) for name in behaviours))
 
-    await measure(found, TINY)
+    await measure(found, replace(TINY, systems=frozenset({"wrong", "dead", "unable"})))
+    await measure(found, replace(TINY, systems=frozenset({"forgetful"}), makes=2))
 
     assert [(each.system, each.problem, each.able, each.facts) for each in found.samples.all] == [
         ("wrong", "it answered 'Something else.'", True, {}),
         ("dead", "its process ended", True, {}),
         ("unable", "it takes no turns", False, {}),
+        ("forgetful", "it kept 0 of 2 sessions", True, {}),
     ]

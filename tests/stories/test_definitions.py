@@ -9,6 +9,7 @@ import pytest
 
 from retinue.domain.exits import EXITS
 from retinue.domain.prompt import PREAMBLE
+from retinue.domain.watch import INTERJECT
 from retinue.errors import BadConfig, NotFound
 from retinue.testing.replies import calls, reply
 from retinue.tools.define import tool
@@ -135,7 +136,9 @@ async def test_tools_that_are_named_are_all_an_agent_gets(machine: Any):
         await app.run("Go", agent="wide", workspace=machine.folder)
         results = [entry for entry in await app.entries(run.slug) if getattr(entry, "of", "")]
         every = sorted(
-            each.spec.name for each, _ in await app.tools(agent="wide") if each.spec.name not in EXITS
+            each.spec.name
+            for each, _ in await app.tools(agent="wide")
+            if each.spec.name not in (*EXITS, INTERJECT)
         )
     assert machine.tools(server.requests[0]) == ["read"]
     assert machine.tools(server.requests[2]) == every

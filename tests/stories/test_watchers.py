@@ -22,7 +22,7 @@ def latest(asked: Any) -> str:
 async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_shown_listed_and_set_aside(
     machine: Any,
 ):
-    """Shows: D026, D031, D032, D042."""
+    """Shows: D031, D032."""
     machine.configured(**QUICK)
 
     def script(asked: Any) -> Any:

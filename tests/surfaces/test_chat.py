@@ -107,3 +107,37 @@ def test_a_session_and_an_agent_exclude_each_other(retinue: Any):
     assert retinue("chat", "some-session", "--agent", "general").code == 2
     assert retinue("chat", "some-session").code == 7
     assert retinue("chat", "--agent", "nobody").code == 7
+
+
+def test_a_watchers_slash_command_alone_switches_it_and_with_words_sends_it_exploring(retinue: Any):
+    """Shows: D041."""
+    warns = {"severity": "info", "reason": "It drifts.", "suggestion": "Stay."}
+    retinue.plays(
+        {
+            "general": ["One.", "Two.", "Three."],
+            "pair": [{"tools": [{"name": "interject", "args": warns}]}, "ok", "ok", "It ends at the river."],
+        }
+    )
+    said = "hello\n/pair\nmore\n/pair explore the street\n/pair\nlast\n/help\n/quit\n"
+    ran = retinue("chat", "--json", stdin=said)
+    assert ran.code == 0
+    assert [(run["agent"], run["status"]) for run in ran.json] == [
+        ("general", "done"),
+        ("general", "done"),
+        ("pair", "done"),
+        ("general", "done"),
+    ]
+    for words in ("pair#1 watching", "pair#1 info: It drifts. → Stay.", "pair watches no more"):
+        assert ran.err.count(words) == 1
+    child = retinue("runs", "show", ran.json[2]["run_id"], "--json").json
+    assert (child["trigger"], child["role"], child["slug"] == ran.json[0]["slug"]) == (
+        "slash",
+        "subtask",
+        False,
+    )
+    inbox = retinue("inbox", "--json").json
+    assert [(row["kind"], row["for"]) for row in inbox] == [
+        ("result", ran.json[0]["slug"]),
+        ("interjection", ran.json[0]["slug"]),
+    ]
+    assert inbox[0]["runId"] == child["run_id"]

@@ -12,10 +12,12 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, get_args
 
+import click
 import pytest
 
 import retinue
@@ -28,9 +30,9 @@ from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.limits import Limits
 from retinue.domain.model import DRIVERS
 from retinue.store import reading, strict_yaml
-from retinue.store.catalogue import built_in_texts
 from retinue.store.definitions import parse_preset
 from retinue.store.fields import KNOWN
+from retinue.store.layers import built_in_texts
 from retinue.testing.model_server import ModelServer
 from retinue.testing.replies import reply
 from retinue.tools.table import built_in
@@ -41,6 +43,7 @@ FENCE = re.compile(r'^(?P<ticks>`{3,})(?P<language>[a-z]+)(?: title="(?P<title>[
 LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"^make (?P<target>[a-z]+)", re.MULTILINE)
 RUN = ("bash", "python")
+EVERYWHERE = ("--help", "--home", "--json")
 WORDS = (
     "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "parent, child", "requester", "spawn, send",
     "scope, rule", "ceiling", "approval", "workspace", "cell", "level", "ledger", "driver", "door", "surface",
@@ -208,6 +211,27 @@ def test_the_list_of_commands_is_complete():
     text = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8")
     commands = [name for group in TABLE.values() for name in group]
     assert [name for name in commands if f"`retinue {name}" not in text] == []
+
+
+@pytest.mark.parametrize("name", sorted({name for group in TABLE.values() for name in group} - {"subagent"}))
+def test_the_list_of_options_is_complete(name: str):
+    """Each option stands in a row of its own command."""
+    rows = (ROOT / "docs/reference/cli.md").read_text(encoding="utf-8").splitlines()
+    (place,) = {group[name][1] for group in TABLE.values() if name in group}
+    module, _, command = place.partition(":")
+    for words, options in _options(name, getattr(import_module(module), command)):
+        told = "\n".join(row for row in rows if f"`retinue {words}" in row)
+        assert [option for option in options if option not in told] == [], words
+
+
+def _options(words: str, command: click.Command) -> Iterator[tuple[str, list[str]]]:
+    """Of a command and of those below it, without what every command takes."""
+    if isinstance(command, click.Group):
+        for name, below in command.commands.items():
+            yield from _options(f"{words} {name}", below)
+    given = [param for param in command.params if isinstance(param, click.Option) and not param.hidden]
+    names = [name for param in given for name in (*param.opts, *param.secondary_opts)]
+    yield words, [name for name in names if name.startswith("--") and name not in EVERYWHERE]
 
 
 def test_the_list_of_events_is_complete():

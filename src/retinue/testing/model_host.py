@@ -2,7 +2,7 @@
 
 The plan is a JSON file: `broken` instead of getting ready; `likely`, a list of [part of a prompt, {piece: likelihood}],
 of which the first that fits counts; `says`, the texts it speaks one after another, across its lives; `dies`, the numbers
-of the questions after which it is killed; `silent`, those it never answers. What it is asked it adds to PLAN.asked.
+of the questions after which it is killed, and `dies_loading`, once, before it is ready; `silent`, those it never answers. What it is asked it adds to PLAN.asked.
 """
 
 import json
@@ -29,6 +29,9 @@ def asked(plan: Path) -> list[dict[str, Any]]:
 def main(path: str) -> None:
     plan = json.loads(Path(path).read_text(encoding="utf-8"))
     _say(loading=0.5)
+    if plan.get("dies_loading") and not (log := Path(path).with_suffix(".asked")).exists():
+        log.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
     if plan.get("broken"):
         _say(broken=plan["broken"])
         return

@@ -38,7 +38,7 @@ async def told(it: Any, kind: str, *, after: int) -> dict[str, Any]:
 
 
 async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: Any):
-    """Shows: D026, D031, D042."""
+    """Shows: D026, D031."""
     async with api(watched, settings=QUICK) as it:
         made = await it.session()
         path = f"/api/sessions/{made['slug']}/watchers"
@@ -84,7 +84,6 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: Any):
 
 
 async def test_a_watcher_is_sent_away_and_hears_no_more(api: Any):
-    """Shows: D032."""
     async with api(watched, settings=QUICK) as it:
         made = await it.session()
         path = f"/api/sessions/{made['slug']}/watchers"

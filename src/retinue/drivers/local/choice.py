@@ -49,7 +49,7 @@ WORDS: tuple[Word, ...] = (
     Word(
         word="read",
         tools=("read",),
-        shots=("Show me notes.txt", "Read plan.md and tell me what it says", "What is in the file todo.txt?"),
+        shots=("Show me notes.md", "Read plan.md and tell me what it says", "What is in todo.txt?"),
     ),
     Word(
         word="list",

@@ -134,9 +134,9 @@ class _Turn:
             async for piece in answer:
                 why = piece.end
                 self._used(piece.input, piece.output)
-                if piece.text:
-                    pieces.append(piece.text)
-                    self._heard(Delta(text=piece.text))
+                if text := piece.text if pieces else piece.text.lstrip():
+                    pieces.append(text)
+                    self._heard(Delta(text=text))
         text = "".join(pieces).strip()
         if not why:
             raise ModelFailed("the local model stopped without a reason", reason=Reason.INCOMPLETE)

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from queue import Queue
 from secrets import token_hex
 from typing import Any, TextIO
 
@@ -143,6 +144,8 @@ def main(weights: str, sha256: str, threads: str) -> None:
     out = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
     tell = Voice(out)
+    lines: Queue[str] = Queue()
+    threading.Thread(target=_listen, args=(lines,), daemon=True).start()
     try:
         _read(Path(weights), sha256, lambda part: tell.say(loading=round(part, 2)))
         host = Host(_model(weights, int(threads)), tell)
@@ -151,14 +154,19 @@ def main(weights: str, sha256: str, threads: str) -> None:
         return
     tell.say(ready=True)
     pool = ThreadPoolExecutor(SLOTS)
-    for line in sys.stdin:
-        asked = json.loads(line)
+    while True:
+        asked = json.loads(lines.get())
         if asked.get("stop"):
             host.stop(asked["id"])
         else:
             host.expect(asked["id"])
             pool.submit(host.answer, asked)
-    os._exit(0)  # nobody is left: whatever is being said, is said to nobody
+
+
+def _listen(lines: Queue[str]) -> None:
+    for line in sys.stdin:
+        lines.put(line)
+    os._exit(0)  # nobody is left: whatever is being loaded or said, is so for nobody
 
 
 def _read(weights: Path, sha256: str, told: Callable[[float], None]) -> None:

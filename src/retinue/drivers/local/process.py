@@ -120,6 +120,8 @@ class ModelProcess:
             line = self._line
         with line.loading(told):
             broken = await asyncio.shield(line.ready)
+        if line.gone and not broken:
+            raise _gone(line.end)
         if broken:
             raise ModelFailed(f"the local model cannot be used: {broken}", reason=Reason.CONFIG)
         return line
@@ -149,7 +151,7 @@ class _Line(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         loop = asyncio.get_running_loop()
         self.ready: asyncio.Future[str] = loop.create_future()
-        """Why it cannot be used; empty when it can."""
+        """Why it cannot be used; empty when it can, or has died before it could."""
         self.end = ""
         self._closed: asyncio.Future[None] = loop.create_future()
         self._transport: asyncio.SubprocessTransport | None = None
@@ -213,7 +215,7 @@ class _Line(asyncio.SubprocessProtocol):
         if self._transport is not None:
             self._transport.close()
         if not self.ready.done():
-            self.ready.set_result(f"ended while it was loaded: it {self.end}")
+            self.ready.set_result("")
         for heard in self._heard.values():
             heard.put_nowait(None)
 

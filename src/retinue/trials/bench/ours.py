@@ -86,6 +86,9 @@ class Subject:
     async def look(self, number: int) -> str:
         return (await self._said(f"{LOOK} ({number})")).text
 
+    async def stored(self) -> int:
+        return len(await self.app.sessions())
+
     async def past(self, lines: Sequence[str]) -> None:
         """A conversation that is long already; its last turn was like any other."""
         run = await self._said(ASK)

@@ -102,8 +102,16 @@ async def _prepared(ground: Ground, work: Work, subject: Subject) -> None:
 async def _once(ground: Ground, work: Work, subject: Subject, number: int) -> None:
     system = subject.system
     profile = ground.profile if system.name == "retinue" else ""
+    before = await _stored(work, subject)
     told = await _asked(work, subject, number, work.times(peer=system.peer), profile=profile)
+    if (made := await _stored(work, subject) - before) < work.makes:
+        raise Failure(f"it kept {made:,} of {work.makes:,} sessions")
     ground.samples.add(Sample(row=work.row, variant=work.variant, system=system.name, facts=facts_of(told)))
+
+
+async def _stored(work: Work, subject: Subject) -> int:
+    """How many sessions are on disk, where that is looked at."""
+    return int((await subject.told("stored", seconds=60))["value"]) if work.makes else 0
 
 
 async def _asked(work: Work, subject: Subject, number: int, count: int, profile: str = ""):

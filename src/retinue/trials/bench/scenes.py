@@ -21,6 +21,7 @@ SPAWN = "Start them all."
 CHILD_ASK = "Say that you are there."
 CHILD = "This child is there."
 ALL = "All of them are there."
+FEW = "Not all of them are there."
 LOOK = "Look around."
 LOOKS = 20
 """Turns of the run whose requests are held against each other."""
@@ -95,6 +96,7 @@ def crowd(door: str, args: Mapping[str, Any], count: int, *, tool: bool) -> Sequ
         Rule(role="tool", holds=CHILD, times=count, answer=reply(ALL)),
         Rule(role="user", holds=SPAWN, answer=_spawn(door, args, count)),
         *child,
+        Rule(role="tool", answer=reply(FEW)),
         Rule(answer=reply(HELLO)),
     )
 

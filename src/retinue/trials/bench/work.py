@@ -32,6 +32,8 @@ class Work:
     peer_rounds: int = 0
     systems: frozenset[str] = field(default_factory=frozenset[str])
     """Whose work it is; none: everybody's."""
+    makes: int = 0
+    """Sessions that one sample must have left behind, or it does not count."""
     seconds: float = 120
     """How long one sample, or its preparation, may take."""
 
@@ -74,6 +76,7 @@ def children(count: int, latency: int, *, tool: bool = False) -> Work:
         count=1,
         fresh=True,
         latency=latency,
+        makes=count + 1,
         prepare=(("first", {"number": 0}),),
         seconds=180,
     )

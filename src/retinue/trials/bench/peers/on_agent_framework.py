@@ -68,6 +68,9 @@ class Subject:
     async def crowd(self, number):
         return await self.ran(self.parent, "Start them all.", f"parent-{number}")
 
+    def stored(self):
+        return len(list((self.place / "history").iterdir()))
+
     async def past(self, lines):
         roles = ("user", "assistant")
         messages = [Message(roles[number % 2], [line]) for number, line in enumerate(lines)]

@@ -1,5 +1,6 @@
 """agno: `Agent.arun` with its asynchronous SQLite database and the whole history in the context."""
 
+import sqlite3
 import uuid
 from pathlib import Path
 
@@ -79,6 +80,10 @@ class Subject:
 
     async def crowd(self, number):
         return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+
+    def stored(self):
+        with sqlite3.connect(self.place / "agno.db") as db:
+            return db.execute("SELECT COUNT(DISTINCT session_id) FROM agno_runs").fetchone()[0]
 
     async def past(self, lines):
         session = AgentSession(session_id="session-0", agent_id="reader", session_data={})

@@ -1,5 +1,6 @@
 """langgraph: `create_agent` with `ChatOpenAI` and the SQLite checkpointer, as its documentation does it."""
 
+import sqlite3
 import uuid
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -77,6 +78,10 @@ class Subject:
 
     async def crowd(self, number):
         return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+
+    def stored(self):
+        with sqlite3.connect(self.place / "checkpoints.db") as db:
+            return db.execute("SELECT COUNT(DISTINCT thread_id) FROM checkpoints").fetchone()[0]
 
     async def past(self, lines):
         kinds = (HumanMessage, AIMessage)

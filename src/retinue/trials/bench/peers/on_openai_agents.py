@@ -1,5 +1,6 @@
 """openai-agents: `Runner.run` with a `SQLiteSession`, as its documentation does it."""
 
+import sqlite3
 import uuid
 from pathlib import Path
 
@@ -74,6 +75,10 @@ class Subject:
 
     async def crowd(self, number):
         return await self.ran(self.parent, "Start them all.", self.session(f"parent-{number}"))
+
+    def stored(self):
+        with sqlite3.connect(self.place / "sessions.db") as db:
+            return db.execute("SELECT COUNT(*) FROM agent_sessions").fetchone()[0]
 
     async def past(self, lines):
         session = self.session("past")

@@ -1,5 +1,6 @@
 """pydantic-ai: `Agent.run` with its message history in SQLite, as the chat example of its documentation keeps it."""
 
+import sqlite3
 import uuid
 from pathlib import Path
 
@@ -90,6 +91,10 @@ class Subject:
 
     async def crowd(self, number):
         return await self.ran(self.parent, "Start them all.", f"parent-{number}")
+
+    def stored(self):
+        with sqlite3.connect(self.place / "messages.db") as db:
+            return db.execute("SELECT COUNT(DISTINCT name) FROM messages").fetchone()[0]
 
     async def past(self, lines):
         messages = [
