@@ -72,9 +72,10 @@ def test_a_run_is_shown_in_words_with_those_it_asked_for(house: Any, tree: list[
     assert shown[0].startswith("general#1 waiting for child, ")
     assert shown[1] == "Asked for by person: ask"
     assert shown[2].startswith("1 turn, 1 tool call, ")
-    assert shown[3] == "Last words: I ask others."
-    assert shown[4].startswith("  researcher#2 running, ")
-    assert shown[4].endswith(f"s: analyze patterns ({child['run_id']})")
+    assert shown[3].startswith("With those below it: ")
+    assert shown[4] == "Last words: I ask others."
+    assert shown[5].startswith("  researcher#2 running, ")
+    assert shown[5].endswith(f"s: analyze patterns ({child['run_id']})")
     assert shown[-1] == f"retinue runs cancel {parent['run_id']} stops it"
     below = house("runs", "show", child["run_id"]).out
     assert f"Asked for by general#1 ({parent['run_id']}): Look." in below

@@ -13,7 +13,7 @@ SHOW_KEYS = {
 MORE_KEYS = {
     "requester", "parent", "depth", "label", "task", "model", "thinking", "source", "door", "role",
     "trigger", "keep", "timeout_seconds", "deadline_at", "delivery", "attempts", "workspace", "scope_hash", "exit",
-    "evidence", "effects", "root", "created_at", "call", "questions",
+    "evidence", "effects", "root", "created_at", "call", "questions", "cached_tokens", "cost", "tree",
 }  # fmt: skip
 
 
