@@ -91,5 +91,6 @@ def test_it_is_told_at_a_pause_and_after_a_long_time_without_one(entries: list[E
 
 
 def test_where_the_last_entry_heard_is_gone_the_time_tells():
-    entries = [says("Old."), says("New.", when=at(1)), says("No time.", when="?")]
-    assert [each.text for each in newer(entries, NOW) if isinstance(each, Said)] == ["New."]
+    entries = [says("Old.", when=at(-1)), says("New."), says("No time.", when="?")]
+    told_at = NOW + timedelta(milliseconds=400)
+    assert [each.text for each in newer(entries, told_at) if isinstance(each, Said)] == ["New."]

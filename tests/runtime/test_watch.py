@@ -392,7 +392,6 @@ async def test_what_a_person_took_out_of_the_file_does_not_stop_the_telling(worl
         await beside(house, session)
         await house.run("First.", session=session)
         await heard(house)
-        await asyncio.sleep(1.1)  # entries are stamped to the second
         await house.store.clear(session)
         await house.run("Second.", session=session)
         _, second = await heard(house, 2)

@@ -160,8 +160,10 @@ def settled(entries: Sequence[Entry], *, now: datetime, quiet: float) -> bool:
 
 
 def newer(entries: Iterable[Entry], than: datetime) -> list[Entry]:
-    """Where the entry up to which was heard is gone: what came after that time. What bears no time is old."""
-    return [entry for entry in entries if (at := _when(entry)) is not None and at > than]
+    """Where the entry up to which was heard is gone: what came since that time. Entries are stamped to the second, and
+    one that is told again is better than one that never is. What bears no time is old."""
+    since = than.replace(microsecond=0)
+    return [entry for entry in entries if (at := _when(entry)) is not None and at >= since]
 
 
 def telling(
