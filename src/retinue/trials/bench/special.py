@@ -172,7 +172,7 @@ async def idle(ground: Ground) -> None:
 async def _idle(subject: Subject, count: int) -> dict[str, float]:
     await subject.told("first", number=0)
     before = (await subject.told("resident"))["rss"]
-    after = (await subject.told("idle", count=count, seconds=400))["rss"]
+    after = (await subject.told("idle", count=count, seconds=150 if subject.system.peer else 600))["rss"]
     step = max(1, count // WAKES)
     numbers = list(range(0, count, step))
     woken = await subject.told("measure", what="wake", numbers=numbers, expect=ANSWER, each=True, seconds=200)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from agent_framework import Agent, FileHistoryProvider, Message, tool
 from agent_framework.openai import OpenAIChatCompletionClient
+from openai import AsyncOpenAI
 
 
 class Subject:
@@ -12,7 +13,8 @@ class Subject:
 
     async def open(self, url, place, keep=True):
         self.place, self.keep = Path(place), keep
-        self.client = OpenAIChatCompletionClient(model="bench", api_key="bench-key-0000", base_url=url)
+        client = AsyncOpenAI(base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300)
+        self.client = OpenAIChatCompletionClient(model="bench", async_client=client)
         self.history = FileHistoryProvider(self.place / "history") if keep else None
         self.agent = self.made("Reader")
         self.parent = self.made("Parent", parent=True)

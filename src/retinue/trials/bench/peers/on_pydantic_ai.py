@@ -5,6 +5,7 @@ import uuid
 from pathlib import Path
 
 import aiosqlite
+from openai import AsyncOpenAI
 from pydantic_ai import Agent, ModelMessagesTypeAdapter
 from pydantic_ai.messages import ModelRequest, ModelResponse, TextPart, UserPromptPart
 from pydantic_ai.models.openai import OpenAIChatModel
@@ -21,8 +22,8 @@ class Subject:
             await self.db.execute("CREATE TABLE messages (id INTEGER PRIMARY KEY, name TEXT, list TEXT)")
             await self.db.execute("CREATE INDEX named ON messages (name)")
             await self.db.commit()
-        provider = OpenAIProvider(base_url=url, api_key="bench-key-0000")
-        self.model = OpenAIChatModel("bench", provider=provider)
+        client = AsyncOpenAI(base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300)
+        self.model = OpenAIChatModel("bench", provider=OpenAIProvider(openai_client=client))
         self.agent = self.made()
         self.parent = self.made(parent=True)
         self.idlers = []
