@@ -35,6 +35,8 @@ from retinue.runtime.spawn import seated
 
 READ_ONLY = WorkspacePolicy(writable=False)
 FAILURES = 3
+HEARING_SECONDS = 300.0
+"""How long a watcher may think about one piece, unless its definition says so: somebody may wait to leave."""
 
 
 async def watch(watched: Session, agent: str, ports: Ports, *, trigger: str) -> Watch:
@@ -191,6 +193,7 @@ async def _tell(watch: Watch, stand: _Stand, ports: Ports) -> object:
         door=WATCH,
         source=WATCH,
         label=f"{watch.name} watches {watched.slug}",
+        deadline_seconds=None if "deadline_seconds" in agent.limits else HEARING_SECONDS,
         role=Role.WATCHER,
         trigger=watch.trigger,
     )

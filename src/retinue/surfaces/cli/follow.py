@@ -49,7 +49,7 @@ async def all_followed(
         async with follower.progress.shown(app):
             done = await ended(app, ids, pressed, person, leaving=follower.progress.stop, cancels=cancels)
         follower.finish(done)
-        await heard_out(app, done, pressed)
+        await heard_out(app, terminal, done, pressed)
     return done
 
 

@@ -10,7 +10,7 @@ from retinue.app import App
 from retinue.app.watchers import PAIR
 from retinue.domain.event import Event
 from retinue.domain.run import Run
-from retinue.domain.watch import as_json
+from retinue.domain.watch import Watch, as_json
 from retinue.errors import RetinueError
 from retinue.surfaces.cli.command import on_app
 from retinue.surfaces.cli.options import Command, Group
@@ -89,13 +89,19 @@ async def unwatch(app: App, terminal: Terminal, session: str, agent: str | None)
         terminal.line(f"{each.name} watches {each.slug} no more")
 
 
-async def heard_out(app: App, runs: Sequence[Run], pressed: asyncio.Event) -> None:
+async def heard_out(app: App, terminal: Terminal, runs: Sequence[Run], pressed: asyncio.Event) -> None:
     """Those who watch hear how it ended, and say their word, before this process goes on. Ctrl-C does not wait for
     it: they hear it later."""
-    if pressed.is_set():
+    sessions = {run.session_id for run in runs}
+    beside: list[Watch] = []
+    with suppress(RetinueError):  # the run is over, whatever keeps the ledger from being read now
+        beside = [each for each in await app.watchers() if each.session in sessions]
+    if pressed.is_set() or not beside:
         return
+    if terminal.err.isatty():
+        terminal.note(f"{', '.join(each.name for each in beside)} listening … (Ctrl-C does not wait)")
     leaving = asyncio.ensure_future(pressed.wait())
-    hearing = asyncio.ensure_future(_heard_out(app, {run.session_id for run in runs}))
+    hearing = asyncio.ensure_future(_heard_out(app, sessions))
     try:
         await asyncio.wait((leaving, hearing), return_when=asyncio.FIRST_COMPLETED)
     finally:
