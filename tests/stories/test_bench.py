@@ -51,6 +51,7 @@ def reported(samples: Samples) -> Report:
 def report() -> Report:
     samples = sampled(bare=[0.5, 0.6, 0.7], retinue=[1.1, 1.0, 1.3], langgraph=[24.0, 8.0, 12.0])
     samples.add(Sample(row="turn", variant="persisted", system="agno", problem="it answered 'No.'"))
+    samples.add(Sample(row="server", variant="ceiling", system="server", facts={"rate": 9000.0}))
     return reported(samples)
 
 
@@ -63,6 +64,9 @@ def test_the_table_tells_medians_over_the_bare_calls_with_their_spread_and_what_
     ]  # fmt: skip
     assert "at most 1/4 of the best peer (12.0 ms CPU)" in text
     assert "MISSED" not in text
+    assert "load 0.1 0.2 0.3 before, 0.4 0.5 0.6 after" in text
+    assert "langgraph 1.2.20" in text
+    assert "the model server alone answers 9,000 requests a second" in text
     assert "agno: turn persisted: it answered 'No.'" in text
     assert "pydantic-ai: could not be installed: no such package" in text
 

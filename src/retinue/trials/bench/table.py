@@ -8,7 +8,7 @@ from retinue.trials.bench.report import BARE, Report, number
 
 def table(report: Report) -> list[str]:
     """Every line for every system, over the bare calls where there are such; then the targets; then who could not."""
-    out: list[str] = []
+    out = [*_ground(report), ""]
     for growth, title in ((False, "WHAT"), (True, "GROWTH")):
         lines = report.lines(growth=growth)
         if lines:
@@ -23,6 +23,21 @@ def table(report: Report) -> list[str]:
         out.append(f"{system}: {work}: {why}")
     out += [f"{system}: {why}" for system, why in report.missing.items()]
     return out
+
+
+def _ground(report: Report) -> list[str]:
+    """On what it was measured, and what with."""
+    facts = report.machine
+    lines = [
+        f"{facts['cores']} cores ({facts['cpu']}), {facts['system']}, Python {facts['python']}, {facts['day']}"
+    ]
+    lines.append(f"load {facts['load']} before, {facts['load_after']} after")
+    if (rate := report.ceiling()) is not None:
+        lines.append(f"the model server alone answers {rate:,.0f} requests a second")
+    versions = [
+        f"{package} {version}" for found in report.versions.values() for package, version in found.items()
+    ]
+    return [*lines, ", ".join(dict.fromkeys(versions))]
 
 
 def cell(report: Report, line: Line, system: str) -> str:
