@@ -49,7 +49,7 @@ WORDS: tuple[Word, ...] = (
     Word(
         word="read",
         tools=("read",),
-        shots=("Show me notes.md", "Read plan.md and tell me what it says", "What is in todo.txt?"),
+        shots=("Show me notes.txt", "Read plan.md and tell me what it says", "read a.md"),
     ),
     Word(
         word="list",
@@ -60,11 +60,6 @@ WORDS: tuple[Word, ...] = (
         word="search",
         tools=("grep",),
         shots=("Find the word error in the files", "Where does the word price occur?", "Search for main"),
-    ),
-    Word(
-        word="plan",
-        tools=("todo",),
-        shots=("Note the steps of your plan", "Make a list of what is to be done", "Plan the work"),
     ),
     Word(
         word="run",
@@ -99,6 +94,7 @@ BEYOND = frozenset(
         "edit",
         "glob",
         "web_fetch",
+        "todo",
     ]
 )
 """Built-in tools that so small a model is not offered: it would not know when."""
