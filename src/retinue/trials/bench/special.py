@@ -163,9 +163,12 @@ async def idle(ground: Ground) -> None:
         for system in ground.systems:
             if count > IDLE and (system.peer or ground.quick):
                 continue
-            await _kept(
-                ground, "idle", str(count), system, lambda subject, count=count: _idle(subject, count)
-            )
+            rounds = 3 if count == IDLE and not system.peer else 1
+
+            async def slept(subject: Subject, count: int = count) -> dict[str, float]:
+                return await _idle(subject, count)
+
+            await _kept(ground, "idle", str(count), system, slept, rounds=ground.rounds(rounds))
     await _kept(ground, "idle", "held", RETINUE, lambda subject: _held(ground, subject))
 
 

@@ -77,6 +77,7 @@ def children(count: int, latency: int, *, tool: bool = False) -> Work:
         fresh=True,
         latency=latency,
         makes=count + 1,
+        peer_rounds=1 if tool else 3,
         prepare=(("first", {"number": 0}),),
         seconds=180,
     )
