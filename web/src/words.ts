@@ -52,8 +52,10 @@ export function bare(text: string): string {
   return text.replace(/^\s*(#{1,6}|>|[-*+])\s+/, "").replace(/(\*\*|__|`+)/g, "").replace(/\[([^\]]*)\]\([^)]*\)/g, "$1").trim();
 }
 
-export function titleOf(session: Pick<Session, "name" | "last_snippet" | "slug">): string {
-  return session.name || session.slug;
+/** Its name; of a sub-agent's without one, what it was set to do, as its folder says it. */
+export function titleOf(session: Pick<Session, "name" | "slug" | "type">): string {
+  const about = session.type === "agent" ? /^.+?-\d{14}-(.*[a-z].*)$/.exec(session.slug)?.[1] : undefined;
+  return session.name || (about ? capital(about.replace(/-/g, " ")) : session.slug);
 }
 
 export function capital(word: string): string {

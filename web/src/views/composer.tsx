@@ -2,7 +2,7 @@
 
 import { useSignal } from "@preact/signals";
 import type { JSX, RefObject } from "preact";
-import { useEffect, useLayoutEffect, useRef } from "preact/hooks";
+import { useCallback, useEffect, useLayoutEffect, useRef } from "preact/hooks";
 import { begun, taken, typed } from "../draft.ts";
 import { hue } from "../hue.ts";
 import { atWork, isBelow } from "../runs.ts";
@@ -110,12 +110,17 @@ interface Typing {
 }
 
 export function Area({ area, text, write, send, onKey: taken, label, hint }: Typing): JSX.Element {
-  useLayoutEffect(() => {
+  const grown = useCallback(() => {
     const box = area.current;
     if (!box) return;
     box.style.height = "auto";
     box.style.height = `${Math.min(box.scrollHeight, window.innerHeight * 0.4)}px`;
-  }, [text]);
+  }, []);
+  useLayoutEffect(grown, [text, hint]);
+  useEffect(() => {
+    addEventListener("resize", grown);
+    return () => removeEventListener("resize", grown);
+  }, []);
   const onKey = (event: KeyboardEvent): void => {
     if (taken?.(event)) {
       event.preventDefault();

@@ -8,7 +8,7 @@ import { atStart } from "../entries.ts";
 import { hue } from "../hue.ts";
 import { atWork, type Seen } from "../runs.ts";
 import type { Session } from "../shapes.ts";
-import { byId, dialog, open, openId, renaming } from "../store.ts";
+import { byId, connection, dialog, open, openId, renaming } from "../store.ts";
 import { flows } from "../flows.ts";
 import { items as shownItems, type Item } from "../items.ts";
 import * as talk from "../talk.ts";
@@ -162,6 +162,7 @@ function Now({ run }: { run: Seen }): JSX.Element {
   const doing = [...run.doing.values()].at(-1);
   const coming = flows.value.some((flow) => flow.run === run.id && flow.text);
   if (coming && !doing) return <div class="now" />;
+  if (connection.value === "lost") return <div class="now" data-test="now"><span class="dot waiting" aria-hidden="true" /><span>Waits for the daemon…</span></div>;
   const words = run.status === "waiting" ? `Waits ${WAITS_FOR[run.waitsFor] ?? ""}` : run.status === "queued" ? "Waits for its turn" : run.note || (doing ? "Calls tools" : "Thinks");
   return <div class="now" data-test="now"><span class={run.status === "running" ? "spin" : `dot ${run.status}`} aria-hidden="true" /><span>{words}…</span></div>;
 }
