@@ -282,6 +282,8 @@ async def _kept(  # noqa: PLR0913  (where, what, who, how)
                 row=row, variant=variant, system=system.name, problem=str(failure), able=failure.able
             )
         ground.samples.add(sample)
+        if sample.problem:
+            return
 
 
 SPECIAL: Mapping[str, Sequence[Callable[[Ground], Awaitable[None]]]] = {
