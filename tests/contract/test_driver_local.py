@@ -95,6 +95,8 @@ def test_names_of_files_are_taken_from_what_was_said_and_tasks_from_its_words():
     read = form(specs("read")[0], "Show notes.txt", heard)
     assert read.prompt.startswith(read.examples)
     assert r'("\"src/main.py\"" | "\"notes.txt\""' in read.grammar
+    listing = form(specs("ls")[0], "Which files are there?", "Which files are there?")
+    assert r'("\"./\"")' in listing.grammar
     agent = specs("agent")[0]
     properties = {
         **agent.schema["properties"],

@@ -19,6 +19,9 @@ MOST_NAMES = 40
 TOKENS = 320
 """For all calls of one reply."""
 
+HERE = "./"
+"""The folder one is in: always worth listing."""
+
 _FILE = re.compile(r"(?:[\w.~-]*/)+[\w.-]*|[\w-][\w.-]*\.[A-Za-z]\w{0,7}\b")
 _WORD = re.compile(r"[\w./~@#:'-]*[\w/~]")
 _PLACES = frozenset({"path", "file", "file_path", "folder", "glob"})
@@ -53,7 +56,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
         Example(request="Read docs/plan.rst and tell me what it says", calls=({"path": "docs/plan.rst"},)),
     ),
     "ls": (
-        Example(request="Which files are there?", calls=({"path": "."},)),
+        Example(request="Which files are there?", calls=({"path": HERE},)),
         Example(request="What is in docs/?", calls=({"path": "docs/"},)),
     ),
     "grep": (
@@ -90,6 +93,7 @@ class Form:
 def form(tool: ToolSpec, request: str, heard: str) -> Form:
     """`heard`: all that was said and found, where names may come from."""
     examples = EXAMPLES.get(tool.name, ())
+    heard = f"{heard} {HERE}" if tool.name == "ls" else heard
     shown = "".join(_shown(example, tool.schema) for example in examples)
     head = shown or f"{tool.name}: {' '.join(tool.description.split())[:160]}\n\n"
     return Form(
@@ -149,8 +153,8 @@ def _value(name: str, schema: Mapping[str, Any], request: str, heard: str) -> st
         return '"[" (text ("," text){0,7})? "]"'
     if schema.get("type") == "object":
         return '"{}"'
-    if name in _PLACES and (named := names(heard)):
-        return _one_of(named)
+    if name in _PLACES:
+        return _one_of(names(heard) or [HERE])
     if name in _TASKS and (words := _words(request)):
         word = _alternatives(words)
         return f'"\\"" ({word}) (" " ({word})){{1,{MOST_WORDS}}} "\\""'
