@@ -22,7 +22,10 @@ class Subject:
     cannot = {}
 
     async def open(self, url, place, keep=True):
-        self.place, self.url = Path(place), url
+        self.place = Path(place)
+        self.model = OpenAIChat(
+            id="bench", base_url=url, api_key="bench-key-0000", max_retries=0, timeout=300
+        )
         self.db = AsyncSqliteDb(db_file=str(self.place / "agno.db")) if keep else None
         self.agent = self.made("reader")
         self.parent = self.made("parent", parent=True)
@@ -41,12 +44,9 @@ class Subject:
             """Start a child with a task of its own."""
             return await self.ran(self.agent, task, str(uuid.uuid4()))
 
-        model = OpenAIChat(
-            id="bench", base_url=self.url, api_key="bench-key-0000", max_retries=0, timeout=300
-        )
         return Agent(
             id=name,
-            model=model,
+            model=self.model,
             instructions="You do what you are asked.",
             tools=[child] if parent else [read],
             db=self.db,
