@@ -186,6 +186,20 @@ def test_an_added_path_stays_with_the_session(retinue: Any):
     assert Path(ran.json["path"]).read_text().count("root:x:0:0") == 2
 
 
+def test_who_sends_more_to_a_run_that_waits_is_asked_what_it_asks_and_answered_after_it(retinue: Any):
+    """Shows: C044."""
+    retinue.plays([wants_to_write(), "Written.", "And that was all."])
+    parked = retinue("run", "--json", "write it")
+    assert parked.code == 6
+    screen = retinue.on_terminal("send", parked.json["slug"], "and?", NO_COLOR="1")
+    screen.until("[y]es, once, [n]o")
+    screen.type("y\n")
+    screen.until("And that was all.")
+    assert screen.left()[0] == 0
+    said = [line for line in Path(parked.json["path"]).read_text().splitlines() if line.endswith(("?", "."))]
+    assert said[-3:] == ["Written.", "and?", "And that was all."]
+
+
 def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: Any):
     retinue.plays([wants_to_write(), "Written.", wants_to_write("b.txt"), "Then not.", "Bye."])
     screen = retinue.on_terminal("chat", NO_COLOR="1", TERM="dumb")
