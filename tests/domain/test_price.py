@@ -1,29 +1,13 @@
 """What runs cost: reckoned from their tokens, and only where somebody said a price."""
 
-from datetime import UTC, datetime
-
 import pytest
 
 from retinue.domain.price import Price, bill, cost, dollars, price_of
-from retinue.domain.run import Ask, Run, Usage
+from retinue.domain.run import Usage
+from retinue.testing.ledgers import a_run
 
 MINI = Price(input=0.25, output=2.0, cache_read=0.025)
 PRICES = {"openai:gpt-5-mini": MINI, "claude-sonnet-4-5": Price(input=3.0, output=15.0)}
-
-
-def a_run(model: str, usage: Usage) -> Run:
-    return Run(
-        id="r",
-        ask=Ask(key="k", agent="general", task="x"),
-        session_id="s",
-        slug="general-1",
-        key="general-1/main",
-        agent="general",
-        path="/x/session.md",
-        model=model,
-        usage=usage,
-        created_at=datetime(2026, 11, 16, tzinfo=UTC),
-    )
 
 
 @pytest.mark.parametrize(
@@ -53,8 +37,11 @@ def test_what_came_from_a_cache_costs_less_where_that_is_said():
 
 def test_a_sum_says_of_how_many_it_knows_nothing():
     usage = Usage(input=1_000_000, output=0, cached=0)
-    priced, other = a_run("openai:gpt-5-mini", usage), a_run("openai:llama3", usage)
-    silent = a_run("", Usage())
+    priced, other = (
+        a_run("a", model="openai:gpt-5-mini", usage=usage),
+        a_run("b", model="openai:llama3", usage=usage),
+    )
+    silent = a_run("c")
     assert (cost(priced, PRICES), cost(other, PRICES)) == (pytest.approx(0.25), None)
     found = bill([priced, other, silent, priced], PRICES)
     assert found.as_json() == {
