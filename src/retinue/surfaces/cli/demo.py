@@ -86,10 +86,12 @@ async def _embedded(terminal: Terminal, stage: Stage) -> int:
         terminal.value(_facts(ended))
     run = ended.seen.parent
     if run is None or not run.status.final:
-        terminal.note(
-            f"The demonstration did not come to its end: {one_line(ended.said) or 'nothing was said'}",
-            colour="31",
-        )
+        why = one_line(ended.said) or "nothing was said"
+        terminal.note(f"The demonstration did not come to its end: {why}.", colour="31")
+        if run is not None:
+            terminal.note(
+                f"Nothing is lost: {_command()} --home {_short(stage.home)} runs resume goes on with it."
+            )
         return 1
     told(terminal, ended)
     _next(terminal, stage, run)
