@@ -391,3 +391,18 @@ async def test_other_processes_that_come_and_go_take_nothing_from_a_ledger_in_us
         await ledger.close()
     with closing(sqlite3.connect(path)) as after:
         assert after.execute("select count(*) from runs").fetchone() == (2,)
+
+
+async def test_a_ledger_knows_whether_anybody_has_written_since(tmp_path: Path):
+    """Whoever waits asks this instead of reading all that waits, again and again."""
+    path = tmp_path / "ledger.db"
+    async with open_ledger(path) as ledger, open_ledger(path) as other:
+        assert ledger.changed()
+        await ledger.do(lambda tx: tx.add_run(a_run("mine")))
+        assert ledger.changed()
+        assert not ledger.changed()
+        await ledger.look(lambda tx: tx.runs())
+        assert not ledger.changed()
+        await other.do(lambda tx: tx.add_run(a_run("theirs")))
+        assert ledger.changed()
+        assert not ledger.changed()

@@ -4,6 +4,7 @@ import importlib
 import os
 import shutil
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 from retinue.app.commands import Commands
@@ -33,7 +34,10 @@ Question = Callable[[str, Sequence[str]], Awaitable[str]]
 
 
 def orders(
-    ports: Ports, crashed: Callable[[str, BaseException], None], alive: Callable[[str], bool]
+    ports: Ports,
+    crashed: Callable[[str, BaseException], None],
+    alive: Callable[[str], bool],
+    changed: Callable[[], bool] = lambda: True,
 ) -> Orders:
     interruptions = Interruptions()
 
@@ -45,6 +49,10 @@ def orders(
         if not isinstance(error, RetinueError):
             crashed(run_id, error)
         await broken(run_id, error, ports)
+
+    async def due() -> None:
+        with suppress(RetinueError):
+            await control.due(ports)
 
     async def woken() -> list[str]:
         await control.expire(ports, alive=alive)
@@ -65,6 +73,8 @@ def orders(
         woken=woken,
         release=released,
         watched=Watching(ports).look,
+        due=due,
+        changed=changed,
     )
 
 

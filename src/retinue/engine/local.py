@@ -11,10 +11,20 @@ from retinue.errors import Cancelled, RetinueError
 
 POLL_SECONDS = 0.25
 """How often another process's slot, end or wish is looked for. Our own are known at once."""
+SELDOM = 8
+"""Every so many looks all is looked for, though nobody has written anything: some things only time brings."""
 
 
 async def _nobody(_ended: Collection[str]) -> bool:
     return False
+
+
+async def _nothing() -> None:
+    """Nobody waits for a clock."""
+
+
+def _always() -> bool:
+    return True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +47,10 @@ class Orders:
     release: Callable[[], Awaitable[None]]
     """Frees what dead processes hold; asked for while something waits in the queue."""
     watched: Callable[[Collection[str]], Awaitable[bool]] = _nobody
+    due: Callable[[], Awaitable[None]] = _nothing
+    """Lets those go on whose clock has run out."""
+    changed: Callable[[], bool] = _always
+    """Whether anybody has written anything since this was asked last: where not, there is nothing to look for."""
     """Tells watchers what goes on; asked for while something does, and when something has ended, with what has. True:
     there is more to tell them soon."""
 
@@ -66,6 +80,7 @@ class LocalEngine:
         self._telling = False
         self._timer: asyncio.TimerHandle | None = None
         self._sweeps = Sweeps()
+        self._ticks = 0
         self._closed = False
         self._draining = False
 
@@ -242,19 +257,26 @@ class LocalEngine:
 
     def _tick(self) -> None:
         self._timer = None
+        self._ticks += 1
         if self._queue:
             self._chore(self._freed())
-        if self._tasks:
-            self._chore(self._heeded())
-        if self._tasks or self._parked:
-            self._chore(self._interrupted())
-        if self._parked or self._tasks:
-            self._chore(self._resumed())
+        if self._told().changed() or self._ticks % SELDOM == 0:
+            self._look_round()
+        elif self._parked or self._tasks:
+            self._chore(self._told().due())
         if (self._watchers or self._over or self._tasks) and not self._telling:
             self._telling = True
             self._chore(self._watched())
         if self._queue or self._tasks or self._parked:
             self._watch()
+
+    def _look_round(self) -> None:
+        """For what others want of the runs here."""
+        if self._tasks:
+            self._chore(self._heeded())
+        if self._tasks or self._parked:
+            self._chore(self._interrupted())
+            self._chore(self._resumed())
 
     async def _freed(self) -> None:
         with suppress(RetinueError):

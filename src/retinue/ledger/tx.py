@@ -110,7 +110,7 @@ class SqliteTx:
         given = (value for _, some in wishes for value in some)
         values = [rows.whole(value) if isinstance(value, str) else value for value in given]
         bound = -1 if limit is None else max(0, limit)
-        read = _READ + (_index(session, parent_run) if _live(status) else "")
+        read = _READ + (_index(session, parent_run) if _live(status) and due is None else "")
         found = self._connection.execute(read + where + _NEWEST, (*values, bound)).fetchall()
         return self._with_children(found) if family else [self._read(row, ()) for row in found]
 

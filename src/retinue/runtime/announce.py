@@ -107,11 +107,8 @@ def unasked(run: Run, tx: Tx, *, still_open: Collection[str]) -> list[Run]:
     left = tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True)
     ended = [found for each in left if (found := tx.run(each.run)) is not None]
     asked = [*tx.runs(parent_run=run.id, awaited=True, status=LIVE), *ended]
-    return [
-        each
-        for each in asked
-        if not each.ask.key.startswith(tuple(f"call:{run.id}/{call}" for call in still_open))
-    ]
+    calls = tuple(f"call:{run.id}/{call}" for call in still_open)
+    return [each for each in asked if not each.ask.key.startswith(calls)]
 
 
 def closed(

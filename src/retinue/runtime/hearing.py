@@ -10,11 +10,16 @@ class Hearing:
     """One reply on its way. Listeners get its words redacted; what was discarded is forgotten. It has the id of the entry
     that it becomes from its first word on, so that whoever has both knows them for one."""
 
-    def __init__(self, redact: Redactor, tell: Callable[..., None]) -> None:
+    def __init__(
+        self, redact: Redactor, tell: Callable[..., None], listened: Callable[[], bool] = lambda: True
+    ) -> None:
         self._redact = redact
         self._tell = tell
+        self._listened = listened
         self.entry = ""
         self._heard: list[str] = []
+        self._passed = 0
+        """How many of them went through the veil: none while nobody listens."""
         self._veil = Veil(redact)
         self._thought = Veil(redact)
 
@@ -29,7 +34,7 @@ class Hearing:
             self._tell("text.discarded")
         elif delta.text:
             self._heard.append(delta.text)
-            if shown := self._veil.shown(delta.text):
+            if self._listened() and (shown := self._unveiled()):
                 self._tell("text.delta", text=shown, entry=self.entry)
         elif delta.thinking:
             if shown := self._thought.shown(delta.thinking):
@@ -38,6 +43,14 @@ class Hearing:
             self._act(delta.act)
         elif delta.waiting:
             self._tell("run.state", phase="model", note=self._redact(delta.waiting))
+
+    def _unveiled(self) -> str:
+        """What can be shown of the newest words. Whoever came late is told nothing of those before, and the end of a
+        secret that began there is known for one."""
+        if self._passed < len(self._heard) - 1:
+            self._veil.shown("".join(self._heard[self._passed : -1]))
+        self._passed = len(self._heard)
+        return self._veil.shown(self._heard[-1])
 
     def _act(self, act: Act) -> None:
         """A call that whoever answers makes by itself is told like any other."""
@@ -51,12 +64,13 @@ class Hearing:
         """The reply is on disk: what waited for more is told, and nothing of it is partial any more."""
         if rest := self._thought.rest():
             self._tell("thinking.delta", text=rest, entry=self.entry)
-        if rest := self._veil.rest():
+        if self._passed and (rest := self._veil.rest()):
             self._tell("text.delta", text=rest, entry=self.entry)
         self.forget()
 
     def forget(self) -> None:
         self._heard = []
+        self._passed = 0
         self._veil = Veil(self._redact)
         self._thought = Veil(self._redact)
 

@@ -36,7 +36,7 @@ class Speaking:
     def __init__(self, desk: Desk, watch: Stopwatch) -> None:
         self._desk = desk
         self._watch = watch
-        self._hearing = Hearing(desk.ports.redact, desk.tell)
+        self._hearing = Hearing(desk.ports.redact, desk.tell, desk.ports.listened)
         self._acts = Acts(desk)
         self._deed: Deed | None = None
         """Of a turn that acts by itself, until its reply is on disk."""

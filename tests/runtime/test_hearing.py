@@ -1,0 +1,37 @@
+"""What is heard of a reply while it comes."""
+
+from typing import Any
+
+from retinue.domain.redact import Redactor
+from retinue.domain.turn import Delta
+from retinue.runtime.hearing import Hearing
+
+SECRET = "s3cret-value-of-ours-0123456789"
+
+
+def test_who_begins_to_listen_in_the_middle_of_a_secret_does_not_hear_its_end() -> None:
+    """While nobody listens nothing is made ready to be shown; what was said meanwhile still counts."""
+    told: list[tuple[str, dict[str, Any]]] = []
+    there: list[bool] = []
+    hearing = Hearing(Redactor([SECRET]), lambda kind, **data: told.append((kind, data)), lambda: bool(there))
+    hearing.begin("entry")
+
+    hearing.hear(Delta(text="It is " + SECRET[:10]))
+    assert told == []
+    there.append(True)
+    hearing.hear(Delta(text=SECRET[10:] + " and no more."))
+    hearing.finish()
+
+    shown = "".join(data["text"] for _, data in told)
+    assert SECRET[10:] not in shown
+    assert shown.endswith(" and no more.")
+
+
+def test_nobody_listens_and_the_words_are_kept() -> None:
+    hearing = Hearing(Redactor([SECRET]), lambda *_, **__: None, lambda: False)
+    hearing.begin("entry")
+
+    hearing.hear(Delta(text="Half of "))
+    hearing.hear(Delta(text=f"it: {SECRET}"))
+
+    assert hearing.partial() == "Half of it: [secret of 31 characters]"
