@@ -9,20 +9,19 @@ from typing import Any, Protocol, TypeVar
 from retinue.domain.agent import Agent, Defined, Paths
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
-from retinue.domain.approval import Answer, Approval, Policy, State, Touch
-from retinue.domain.ceiling import Wish
+from retinue.domain.approval import Answer, Approval, State, Touch
+from retinue.domain.ceiling import Bounds, Wish
 from retinue.domain.chance import Chance
 from retinue.domain.deed import Deed
 from retinue.domain.event import Event
 from retinue.domain.level import Level
-from retinue.domain.limits import Limits, Subagents
 from retinue.domain.outcome import Found, Opened, Ran, Written
-from retinue.domain.redact import Redactor
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.scope import Bounds, Scope
+from retinue.domain.scope import Scope
 from retinue.domain.session import NewSession, Session
+from retinue.domain.settled import Settled
 from retinue.domain.skill import Skill
-from retinue.domain.tool import Asks, Effect, ToolSpec
+from retinue.domain.tool import ToolFacts
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
 from retinue.domain.watch import Interjection, Watch
@@ -350,41 +349,14 @@ Body = Callable[[Mapping[str, Any], Call], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Tool:
+class Tool(ToolFacts):
     """A name, a typed signature, what it touches, and one async function."""
 
-    spec: ToolSpec
-    parse: Callable[[bytes], Mapping[str, Any]]
-    """Strict: unknown keys and wrong types raise ValueError with a sentence."""
     body: Body
-    effect: Effect = Effect.ONCE
-    capabilities: tuple[str, ...] = ()
-    category: str = ""
-    plugin: str = ""
-    """Whose operation it is: it may be offered as a skill instead. Empty: it is nobody's."""
-    asks: Asks = Asks.UNLESS_GRANTED
-    touch: Touch = "tool"
-    """What a call does with its resource, so that the gate can judge it before it happens."""
-    resource: Callable[[Mapping[str, Any]], str] | None = None
-    """The path or command in the arguments; None: nothing that the scope has rules for beyond the tool itself."""
-    names_agent: str = ""
-    """The argument that takes an agent's name: the model is shown whom it can name."""
-    door: bool = False
-    """Starts other agents: below the top it counts only where a definition names it."""
-    decides: bool = False
-    """Called again after a crash, it finds out by what it recorded whether it has happened."""
-    looks: bool = False
-    """Looks at other agents and their runs, and starts none."""
-    withheld: str = ""
-    """Why nobody may call it now, whatever a scope says; empty: its scope decides."""
-    forbidden: str = ""
-    """A door's own words where it does not count."""
-    misread: Callable[[str], str] | None = None
-    """A door's own words for arguments it does not understand, made of ours."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Ports:
+class Ports(Settled):
     """What a verb of the runtime acts through."""
 
     store: Store
@@ -398,9 +370,6 @@ class Ports:
     shell: Callable[[Scope], Shell]
     level: Callable[[], Awaitable[Level]]
     """How tightly commands are held here: found out once."""
-    minimum: Level
-    """Below it no command is run, whoever allows it."""
-    policy: Policy
     worktree: Callable[[str, str], Awaitable[tuple[str, str] | None]]
     """(folder, name) → a worktree of the repository around it, and that repository; None where there is none."""
     drop_worktree: Callable[[Workspace], Awaitable[bool]]
@@ -414,7 +383,6 @@ class Ports:
     ask: Callable[[str, Sequence[str]], Awaitable[str]]
     model: Callable[[Agent, str | None], Model]
     """The model an agent is to use, with the run's override."""
-    limits: Limits
     bounds: Callable[[], Bounds]
     """What the operator says for every scope, now."""
     skills: Callable[[str, str], Sequence[Skill]] = lambda _agent, _at: ()
@@ -423,14 +391,8 @@ class Ports:
     """A preset's text with its paths section replaced, the rest to the letter."""
     with_prompt: Callable[[str, str], str]
     """A preset's text with another system message, its fields to the letter."""
-    subagents: Subagents
-    """What holds for agents that other agents start."""
-    keeps: bool = True
-    """Whether conversations outlive this process."""
     owner: str
     worker: Callable[[], str]
     """Who works what begins here, or goes on because of what is done here: this process, or a daemon beside it."""
     alive: Callable[[str], bool]
     """Whether the process of this name lives."""
-    redact: Redactor
-    """Takes secrets out of a text before it is stored, logged or told."""

@@ -103,7 +103,7 @@ def test_an_empty_list_is_nothing_and_null_is_no_word(written: str):
         ("tools: {write: false, edit: false}", "tool_deny", ("write", "edit")),
         ("tools: Read, Grep, WebFetch, TodoWrite", "tool_allow", ("read", "grep", "web_fetch", "todo")),
         ("tools: Task MultiEdit Edit LS", "tool_allow", ("agent", "edit", "ls")),
-        ("tools: [mcp__github__search, NotOurs]", "tool_allow", ("mcp__github__search", "NotOurs")),
+        ("tools: [mcp__github__search, mcp__jira, NotOurs]", "tool_allow", ("github.search", "jira.*", "NotOurs")),
         ("disallowedTools: Bash, Write", "tool_deny", ("bash", "write")),
         ("model: sonnet", "model", "anthropic:claude-sonnet-4-5"),
         ("model: opus", "model", "anthropic:claude-opus-4-5"),
@@ -260,15 +260,27 @@ TOOLS = st.none() | st.lists(
     max_size=3,
     unique=True,
 ).map(tuple)
+SETTLED = st.tuples(
+    st.sampled_from([None, "openai", "anthropic"]), st.dictionaries(TEXT, JSON, max_size=2)
+) | st.tuples(
+    st.just("claude-cli"),
+    st.sampled_from([{}, {"workdir": "/srv", "extraArgs": ["--add-dir", "/a b"], "hosts": ["a.example"]}]),
+)
+
+
+def _agent(settled: tuple[str | None, dict[str, Any]], **facts: Any) -> Agent:
+    driver, own = settled
+    return Agent(driver=driver, driver_settings=own, **facts)
+
+
 AGENTS = st.builds(
-    Agent,
+    _agent,
+    settled=SETTLED,
     name=NAMES,
     display_name=st.none() | WORD,
     description=TEXT.filter(lambda text: "\x00" not in text),
     prompt=TEXT.filter(lambda text: "\x00" not in text),
     model=st.none() | WORD.filter(lambda word: word not in ("sonnet", "opus", "haiku", "inherit")),
-    driver=st.sampled_from([None, "openai", "anthropic", "claude-cli"]),
-    driver_settings=st.dictionaries(TEXT, JSON, max_size=2),
     temperature=st.none() | st.floats(0, 2),
     max_tokens=st.none() | st.integers(1, 10**6),
     max_turns=st.none() | st.integers(1, 100),

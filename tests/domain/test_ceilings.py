@@ -8,12 +8,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths, ShellCommands
-from retinue.domain.ceiling import OPERATOR, Ceiling, ceiling_of
+from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling, ceiling_of
 from retinue.domain.rule import Rule, named, unescaped
 from retinue.domain.scope import (
     DEFAULT_DENY,
     DEFAULT_WRITE,
-    Bounds,
     Ground,
     Scope,
     compile_scope,

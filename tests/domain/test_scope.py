@@ -7,11 +7,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths
-from retinue.domain.ceiling import OPERATOR, Ceiling
+from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
 from retinue.domain.closed import ALWAYS_CLOSED
 from retinue.domain.glob import matches
 from retinue.domain.rule import Rule, absolute, below, literal
-from retinue.domain.scope import Bounds, Ground, Scope, compile_scope
+from retinue.domain.scope import Ground, Scope, compile_scope
 
 Globs = tuple[str, ...]
 

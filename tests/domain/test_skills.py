@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from retinue.domain.agent import Agent, Exposure, Paths, ShellCommands
-from retinue.domain.ceiling import OPERATOR, Ceiling
-from retinue.domain.scope import Bounds, Ground, Scope, compile_scope
+from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
+from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.skill import Skill
 
 BOUNDS = Bounds(closed=("/cfg/**", "/home/r/**"))

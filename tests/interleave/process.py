@@ -12,13 +12,13 @@ from virtual import NoThreads
 from retinue.app.sessions import Sessions
 from retinue.app.wiring import nobody, orders
 from retinue.domain.approval import Policy
+from retinue.domain.ceiling import Bounds
 from retinue.domain.chance import Chance
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run
-from retinue.domain.scope import Bounds
 from retinue.domain.session import Session
 from retinue.engine.local import LocalEngine
 from retinue.ports import Conversation, Driver, Ledger, Ports, Tool, Tx

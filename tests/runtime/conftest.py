@@ -12,13 +12,13 @@ import pytest
 
 from retinue.app.wiring import nobody, orders
 from retinue.domain.approval import Policy
+from retinue.domain.ceiling import Bounds
 from retinue.domain.event import Event
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run
-from retinue.domain.scope import Bounds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Returned, Said
 from retinue.engine.chance import system_chance

@@ -12,9 +12,9 @@ import pytest
 
 from retinue.domain.agent import Paths
 from retinue.domain.approval import Answer, Policy
+from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.scope import Bounds
 from retinue.domain.transcript import Notice
 from retinue.ports import Tool, Tx
 from retinue.runtime import control

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from retinue.domain.announcement import State as Delivered
+from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status
-from retinue.domain.scope import Bounds
 from retinue.domain.transcript import Notice
 from retinue.ports import Tx
 from retinue.store.definitions import parse_preset

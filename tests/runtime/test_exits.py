@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.ceiling import Bounds
 from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full
-from retinue.domain.scope import Bounds
 from retinue.domain.transcript import Notice, Returned, Said, dangling
 from retinue.ports import Tool, Tx
 from retinue.runtime import control

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_RESULT_BYTES, Limits
 from retinue.domain.run import Reason, Status
-from retinue.domain.scope import Bounds
 from retinue.domain.turn import Reply
 from retinue.errors import OutOfScope
 from retinue.ports import Call, Tool

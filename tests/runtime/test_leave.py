@@ -9,11 +9,10 @@ from typing import Any
 import pytest
 
 from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.ceiling import OPERATOR, Ceiling
+from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status, Waiting
-from retinue.domain.scope import Bounds
 from retinue.ports import Call, Tool, Tx
 from retinue.runtime import control
 from retinue.testing.played import calls, says

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.ceiling import Bounds
 from retinue.domain.chance import Chance
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.run import Status
-from retinue.domain.scope import Bounds
 from retinue.engine.chance import system_chance
 from retinue.errors import OutOfScope
 from retinue.ports import Call, Tool, Tx

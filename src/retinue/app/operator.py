@@ -9,11 +9,10 @@ from typing import Any
 
 from retinue.app.log import log_line
 from retinue.config import Config, load
-from retinue.domain.ceiling import OPERATOR, ceiling_of
+from retinue.domain.ceiling import OPERATOR, Bounds, ceiling_of
 from retinue.domain.price import Prices
 from retinue.domain.rule import below
 from retinue.domain.run import iso
-from retinue.domain.scope import Bounds
 from retinue.errors import RetinueError
 
 Stamp = tuple[int, int, int] | None

@@ -92,6 +92,19 @@ class Ceiling:
         } | ({} if self.skills is None else {"skills": self.skills})
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bounds:
+    """What the operator says for every scope: what is denied live, what is closed, and the most anyone may have."""
+
+    deny_tools: Globs = ()
+    deny_paths: Globs = ()
+    deny_agents: Globs = ()
+    closed: Globs = ()
+    """Retinue's own home and configuration."""
+    ceiling: Ceiling = Ceiling(by=OPERATOR)
+    """Its paths may be relative: they start at each session's workspace."""
+
+
 def ceiling_of(said: Mapping[str, Any] | None, *, by: str, root: str) -> Ceiling:
     """As a definition, the configuration or session.json says it; relative patterns start at the workspace."""
     facts = said or {}

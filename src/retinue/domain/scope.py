@@ -8,7 +8,7 @@ from typing import Any, Self
 
 from retinue.domain import command
 from retinue.domain.agent import Agent, Exposure, Paths, Role, ShellCommands
-from retinue.domain.ceiling import OPERATOR, Ceiling, Wish, ceiling_of
+from retinue.domain.ceiling import Bounds, Ceiling, Wish, ceiling_of
 from retinue.domain.change import replace
 from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.exits import EXITS
@@ -247,7 +247,7 @@ class Scope:
             return replace(self, read=self.read + one, lifted=lifted)
         return replace(self, write=self.write + one, granted=self.granted + one, lifted=lifted)
 
-    def under(self, bounds: "Bounds") -> Self:
+    def under(self, bounds: Bounds) -> Self:
         """The same rights under what the operator denies now: a deny counts at once, a lifted one with the next run."""
         paths = tuple(each for each in absolute(bounds.deny_paths, self.root) if each not in self.deny)
         tools = tuple(each for each in bounds.deny_tools if each not in self.operator.deny)
@@ -291,19 +291,6 @@ class Scope:
         if self.exposure is not Exposure.TOOLS:
             facts["skills"] = [self.exposure, self.skills.facts(), [each.as_json() for each in self.shelf]]
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """What the operator says for every scope: what is denied live, what is closed, and the most anyone may have."""
-
-    deny_tools: Globs = ()
-    deny_paths: Globs = ()
-    deny_agents: Globs = ()
-    closed: Globs = ()
-    """Retinue's own home and configuration."""
-    ceiling: Ceiling = Ceiling(by=OPERATOR)
-    """Its paths may be relative: they start at each session's workspace."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,10 +2,12 @@
 
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from retinue.domain.approval import Touch
 
 
 class Effect(StrEnum):
@@ -32,6 +34,39 @@ class ToolSpec:
     description: str
     schema: Mapping[str, Any]
     """JSON Schema of the arguments, an object."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolFacts:
+    """All of a tool but what it does: by this it is offered, judged, and taken up again after a crash."""
+
+    spec: ToolSpec
+    parse: Callable[[bytes], Mapping[str, Any]]
+    """Strict: unknown keys and wrong types raise ValueError with a sentence."""
+    effect: Effect = Effect.ONCE
+    capabilities: tuple[str, ...] = ()
+    category: str = ""
+    plugin: str = ""
+    """Whose operation it is: it may be offered as a skill instead. Empty: it is nobody's."""
+    asks: Asks = Asks.UNLESS_GRANTED
+    touch: Touch = "tool"
+    """What a call does with its resource, so that the gate can judge it before it happens."""
+    resource: Callable[[Mapping[str, Any]], str] | None = None
+    """The path or command in the arguments; None: nothing that the scope has rules for beyond the tool itself."""
+    names_agent: str = ""
+    """The argument that takes an agent's name: the model is shown whom it can name."""
+    door: bool = False
+    """Starts other agents: below the top it counts only where a definition names it."""
+    decides: bool = False
+    """Called again after a crash, it finds out by what it recorded whether it has happened."""
+    looks: bool = False
+    """Looks at other agents and their runs, and starts none."""
+    withheld: str = ""
+    """Why nobody may call it now, whatever a scope says; empty: its scope decides."""
+    forbidden: str = ""
+    """A door's own words where it does not count."""
+    misread: Callable[[str], str] | None = None
+    """A door's own words for arguments it does not understand, made of ours."""
 
 
 MAX_SPELLED = 64

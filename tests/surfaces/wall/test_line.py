@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from starlette.responses import Response
 
+from retinue.domain.right import Right
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.line import Limits
-from retinue.surfaces.web.route import Right, Route, Wish
+from retinue.surfaces.web.route import Route, Wish
 from retinue.surfaces.web.server import page_socket
 
 JSON = "Content-Type: application/json"

@@ -20,7 +20,8 @@ from retinue.errors import ModelFailed
 
 LOADING = "loading the demonstration model"
 SPEECH = 100
-"""Tokens of a spoken answer where the definition says nothing."""
+"""Tokens of a spoken answer, or of each part of it, where the definition says nothing."""
+PART = "\n\n"
 ROOM = 3
 """So many turns are taken at once: more would only slow each other."""
 SIGN_SECONDS = 20.0
@@ -69,13 +70,16 @@ class Local:
         return await self._answered(turn, request)
 
     async def _answered(self, turn: "_Turn", request: Request) -> Reply:
-        text, stop, left_out = "", Stop.END, 0
-        for speech in speeches(request.system, request.entries):
-            most = request.model.max_tokens or SPEECH
-            text, stop = await turn.spoken(speech, most, request.model.temperature)
-            left_out = speech.left_out
-            if text:
+        said, stop, left_out = list[str](), Stop.END, 0
+        most = request.model.max_tokens or SPEECH
+        for parts in speeches(request.system, request.entries):
+            for part in parts:
+                text, stop = await turn.spoken(part, most, request.model.temperature, after=bool(said))
+                said += [text] if text else []
+            left_out = sum(part.left_out for part in parts)
+            if said:
                 break
+        text = PART.join(said)
         cut = f"the demonstration model was not shown {left_out:,} characters of this" if left_out else ""
         return Reply(text=text, model=self._full, usage=turn.usage, stop=stop, cut=cut)
 
@@ -120,7 +124,10 @@ class _Turn:
             return tuple(Wish(tool=tool.name, args=args, broken=not_an_object(args)) for args in found)
         return (Wish(tool=tool.name, args=text.strip(), broken="its arguments were cut"),)
 
-    async def spoken(self, speech: Speech, most: int, temperature: float | None) -> tuple[str, Stop]:
+    async def spoken(
+        self, speech: Speech, most: int, temperature: float | None, *, after: bool
+    ) -> tuple[str, Stop]:
+        """`after`: something was said before, and this is set off from it."""
         pieces: list[str] = []
         why: str | None = None
         wish = {
@@ -135,8 +142,8 @@ class _Turn:
                 why = piece.end
                 self._used(piece.input, piece.output)
                 if text := piece.text if pieces else piece.text.lstrip():
+                    self._heard(Delta(text=PART + text if after and not pieces else text))
                     pieces.append(text)
-                    self._heard(Delta(text=text))
         text = "".join(pieces).strip()
         if not why:
             raise ModelFailed("the local model stopped without a reason", reason=Reason.INCOMPLETE)

@@ -29,6 +29,9 @@ Answer: Clocks count the swings of a weight, and ships float because they push w
 
 """
 """How results are told."""
+MOST_RESULTS = 6
+AMONG = "Say what this says."
+"""What is asked of each result where there are several."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -105,26 +108,29 @@ class Speech:
     """Characters of the conversation that it is not shown."""
 
 
-def speeches(system: str, entries: Sequence[Entry]) -> list[Speech]:
-    """How an answer can be had: from results, in the manner of examples, which keeps to them; and freely, where there
-    are none, or that brought nothing."""
+def speeches(system: str, entries: Sequence[Entry]) -> list[tuple[Speech, ...]]:
+    """How an answer can be had, in parts: from results, each in the manner of examples, which keeps to them; and freely,
+    where there are none, or that brought nothing."""
     now = shown(entries)
-    free = freely(system, now, before(entries))
+    free = (freely(system, now, before(entries)),)
     return [reported(now), free] if now.results else [free]
 
 
-def reported(now: Shown) -> Speech:
+def reported(now: Shown) -> tuple[Speech, ...]:
+    """Several results are told one after another: of all at once it would tell the last."""
     asked, left_out = cut(" ".join(now.request.split()), ASKED)
-    found, missing = cut(
-        " / ".join(" ".join(each.split()) for each in now.results), ROOM - len(asked.encode())
-    )
-    return Speech(
-        prompt=f"{EXAMPLES}Request: {asked}\nResult: {found}\nAnswer:",
-        shared=EXAMPLES,
-        stops=("\n",),
-        repeating=1.0,
-        left_out=left_out + missing,
-    )
+    given = now.results[-MOST_RESULTS:]
+    left_out += sum(map(len, now.results[:-MOST_RESULTS]))
+    room = (ROOM - len(asked.encode())) // len(given)
+    parts: list[Speech] = []
+    for each in given:
+        found, missing = cut(" ".join(each.split()), room)
+        prompt = f"{EXAMPLES}Request: {asked if len(given) == 1 else AMONG}\nResult: {found}\nAnswer:"
+        parts.append(
+            Speech(prompt=prompt, shared=EXAMPLES, stops=("\n",), repeating=1.0, left_out=left_out + missing)
+        )
+        left_out = 0
+    return tuple(parts)
 
 
 def freely(system: str, now: Shown, earlier: Sequence[Said]) -> Speech:

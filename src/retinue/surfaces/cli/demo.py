@@ -160,6 +160,9 @@ def _who(run: Run) -> str:
 def told(terminal: Terminal, ended: Ending) -> None:
     count = ended.count
     terminal.line()
+    for part in (ended.seen.parent.text if ended.seen.parent else "").split("\n\n"):
+        terminal.line(textwrap.fill(part, WIDTH - 2, initial_indent="  ", subsequent_indent="  "))
+    terminal.line()
     if count is None and not ended.seen.children:
         terminal.line(
             "The model did not hand anything on: so small a one does not always. Nothing was killed."

@@ -1,0 +1,24 @@
+"""Settled: what was decided for a whole process before any run in it began."""
+
+from dataclasses import dataclass
+
+from retinue.domain.approval import Policy
+from retinue.domain.level import Level
+from retinue.domain.limits import Limits, Subagents
+from retinue.domain.redact import Redactor
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settled:
+    """The same for every run."""
+
+    minimum: Level
+    """Below it no command is run, whoever allows it."""
+    policy: Policy
+    limits: Limits
+    subagents: Subagents
+    """What holds for agents that other agents start."""
+    redact: Redactor
+    """Takes secrets out of a text before it is stored, logged or told."""
+    keeps: bool = True
+    """Whether conversations outlive this process."""
