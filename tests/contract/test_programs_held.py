@@ -97,6 +97,12 @@ def alive(word: str) -> list[str]:
     return found
 
 
+async def until_alive(count: int, word: str) -> None:
+    async with asyncio.timeout(PATIENCE):
+        while len(alive(word)) < count:  # noqa: ASYNC110  (other processes begin: nothing to wait on)
+            await asyncio.sleep(0.01)
+
+
 async def test_a_program_has_a_home_of_its_own_and_nothing_of_ours(stage: Stage):
     stage.program(
         'echo "$1|$KEY|$ANTHROPIC_API_KEY|$(cat "$HOME/.claude/CLAUDE.md")"; pwd; echo kept >"$HOME/kept"; exit 3'
@@ -207,7 +213,7 @@ async def test_cancelling_ends_the_whole_group_also_what_will_not_hear(stage: St
     )
     task = asyncio.ensure_future(stage.run())
     await stage.until("ready")
-    assert alive(word)
+    await until_alive(2, f"sleep\0{word}")
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
