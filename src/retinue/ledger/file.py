@@ -153,6 +153,20 @@ def _made(path: Path) -> None:
     except FileExistsError:
         if not stat.S_ISREG(path.stat().st_mode):
             raise NoRoom(f"{path}: the ledger needs an ordinary file here; move this one away") from None
+    else:
+        _named(path)
+
+
+def _named(path: Path) -> None:
+    """A home that is new has its name on disk before anything in it is acknowledged, and so have the folders above it:
+    whoever made one of them may not have waited for that. Those that are not ours to open were there before."""
+    for folder in path.parents:
+        with suppress(OSError):
+            descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
 
 
 def _connected(path: Path, mode: str) -> sqlite3.Connection:

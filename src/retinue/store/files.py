@@ -4,6 +4,7 @@
 # ruff: noqa: PTH103, PTH104, PTH105, PTH108, PTH118, PTH119, PTH120
 
 import os
+import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
@@ -36,6 +37,7 @@ from retinue.store.index import SETTLED_NS
 from retinue.store.lock import alone, held, hold
 from retinue.store.page import Pages, Span
 from retinue.store.resident import Residents
+from retinue.store.settling import settle_name
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
 from retinue.store.sweep import sweep
@@ -77,7 +79,8 @@ class FileStore:
         return len(self._sorted[0]) > _MANY
 
     async def create(self, new: NewSession) -> Session:
-        return await self._threads.do(lambda: self._create(new), long=new.name is not None and self._many)
+        """On disk when this returns: a run that is acknowledged finds it after a loss of power."""
+        return await self._threads.do(lambda: self._create(new), long=True)
 
     async def find(self, ref: str) -> Session:
         return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
@@ -238,6 +241,11 @@ class FileStore:
             with alone(os.path.join(self._shelf.root, names.CHANGES)):
                 self._free_name(new.name, None)
                 session = folder.build(self._shelf.root, new, self._chance)
+        try:
+            settle_name(session, top_folder(session), self._threads)
+        except OSError as error:
+            shutil.rmtree(top_folder(session), ignore_errors=True)
+            raise no_room(session.path, error) from error
         self._shelf.touched(session.path)
         return self._shelf.put(session)
 

@@ -28,6 +28,7 @@ from retinue.store.disk import (
 from retinue.store.markdown import head
 from retinue.store.portions import portions
 from retinue.store.reading import Reading, joined, read_portion, readings
+from retinue.store.settling import settle
 from retinue.store.tail import torn_from
 from retinue.store.threads import Threads
 from retinue.store.window import WINDOW, beginning
@@ -62,7 +63,7 @@ class SessionFile:
         kept = None if torn is None else self._cut(torn, torn_name)
         if reading is None:
             reading = self._steadily(self._read)
-        self._synced = not self.empty
+        self._synced = not self.empty or self._session.path in self._threads.settled
         return self._understood(reading), kept
 
     def taken_up(self, session: Session, directory: int) -> bool:
@@ -175,22 +176,10 @@ class SessionFile:
             raise no_room(self.path, error) from error
 
     def _sync_folder(self) -> None:
-        """A new folder reaches the disk together with its first acknowledged entry. The plan's facts stand in
-        session.json too, so the plan need not be waited for."""
-        if self._synced:
-            return
-        folder = os.path.dirname(self.path)
-        for name in (names.PRESET, names.FACTS):
-            with suppress(FileNotFoundError):
-                sync_path(os.path.join(folder, name))
-        os.fsync(self._directory)
-        for _ in range(3 if self._session.top else 2):
-            folder = os.path.dirname(folder)
-            known = self._threads.known_folder(folder)
-            self._threads.sync_folder(folder)
-            if known:
-                break
-        self._synced = True
+        """A folder that somebody made by other means reaches the disk together with its first acknowledged entry."""
+        if not self._synced:
+            settle(self._session, self._threads)
+            self._synced = True
 
     def _whole(self, file: int, size: int) -> tuple[int | None, Reading | None]:
         """Where the tail is torn, or what stands there when it is not."""

@@ -35,6 +35,8 @@ def add(folder: str, directory: int, entries: Iterable[Entry]) -> None:
             whole = size == 0 or os.pread(file, 1, size - 1) == b"\n"
             write_all(file, data if whole else b"\n" + data)
             os.fsync(file)
+            if not size:
+                os.fsync(directory)  # its name is new, too
         finally:
             os.close(file)
     except OSError as error:

@@ -32,6 +32,8 @@ class Threads:
         self._closed = False
         self._busy = 0
         """Jobs given to the threads and not yet settled."""
+        self.settled: set[str] = set()
+        """Folders of new sessions that this process has put on disk."""
         self.conversations = 0
         """How many are open or being opened; whoever closes one counts it out, on the loop."""
 
