@@ -297,6 +297,20 @@ def test_every_truncation_of_a_file_leaves_a_prefix_and_nothing_acknowledged_is_
         assert torn_at(short[:torn]) is None, cut
 
 
+def test_bytes_that_the_disk_never_got_are_torn_off_with_the_entry_they_belong_to():
+    data = written(A_REAL_FILE)
+    whole = len(written(A_REAL_FILE[:8]))
+    for cut in range(whole, len(data) - len(b"\n\n")):
+        blank = data[:cut] + bytes(len(data) - cut)
+        assert torn_at(blank) == whole, cut
+    first = written([a_word("one")])
+    long = written([a_word("one"), a_word("x" * 2000), a_word("end")])
+    for start in range(512, 1536, 512):
+        assert torn_at(long[:start] + bytes(512) + long[start + 512 :]) == len(first), start
+    assert torn_at(long) is None
+    assert torn_at(first + b"pasted\0here\n") is None
+
+
 def test_a_file_with_an_open_line_or_an_edit_is_not_torn():
     data = written(A_REAL_FILE[:2]) + open_line("q").encode()
     assert torn_at(data) is None

@@ -287,6 +287,21 @@ async def test_a_damaged_plan_is_reported_and_the_list_goes_on(store: FileStore,
     assert any("scope-plan.yml" in each or "whatever" in each for each in await store.problems(found))
 
 
+@pytest.mark.parametrize("blank", [b"", bytes(160)])
+async def test_a_plan_that_the_power_failed_before_is_written_anew_when_its_session_goes_on(
+    store: FileStore, blank: bytes
+):
+    session = await store.create(new())
+    plan = Path(session.path) / "scope-plan.yml"
+    whole = plan.read_bytes()
+    plan.write_bytes(blank)
+    found = await store.find(session.id)
+    assert (found.slug, found.agent, found.created_at) == (session.slug, session.agent, session.created_at)
+    await say(store, found, "on")
+    assert plan.read_bytes() == whole
+    assert await store.problems(await store.find(session.id)) == ()
+
+
 async def test_a_lost_or_damaged_session_json_leaves_the_identity_of_the_head_line(store: FileStore):
     """Shows: L001."""
     parent = await store.create(new())

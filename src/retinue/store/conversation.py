@@ -11,9 +11,10 @@ from typing import Any
 from retinue.domain.chance import Chance
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said, distinct
-from retinue.errors import Failed
+from retinue.errors import Failed, NoRoom
 from retinue.store import names, thoughts
-from retinue.store.disk import Stamp, stamp_of, write_all
+from retinue.store.disk import Stamp, read_file, replace_file, stamp_of, write_all
+from retinue.store.facts import blank, write_plan
 from retinue.store.lock import hold
 from retinue.store.markdown import open_line, render
 from retinue.store.marker import quoted
@@ -91,7 +92,13 @@ class FileConversation:
         await self._threads.do(lambda: self._log_tool(text.encode("utf-8", "backslashreplace")))
 
     def load(self) -> None:
-        """Reads the file for the first time; a torn tail is cut aside now and never later."""
+        """Reads the file for the first time; a torn tail is cut aside now and never later, and a plan that never reached
+        the disk is written anew."""
+        with suppress(OSError, NoRoom):
+            if blank(read_file(names.PLAN, directory=self._directory)):
+                replace_file(
+                    f"{self.session.path}/{names.PLAN}", write_plan(self.session), token=self.session.id
+                )
         reading, self.torn = self._file.open(names.torn(self._chance.now()))
         self._adopt(reading)
 

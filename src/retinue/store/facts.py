@@ -152,6 +152,12 @@ def write_plan(session: Session, *, updated: datetime | None = None) -> bytes:
     ).encode()
 
 
+def blank(plan: bytes) -> bool:
+    """Whether the power failed before a new session's plan was on disk: it is not waited for, because session.json has
+    all that it says."""
+    return not plan.strip(b"\0")
+
+
 def read_plan(data: bytes, where: str) -> Mapping[str, str]:
     """Its texts by key. What we wrote ourselves needs no YAML reader. Raises BadDefinition."""
     try:

@@ -1,6 +1,7 @@
 """Where a file that a crash cut short stops being what was acknowledged."""
 
 import os
+import re
 from dataclasses import dataclass
 
 from retinue.store.disk import read_at
@@ -11,6 +12,9 @@ _OPEN = OPEN.encode()
 _SEPARATOR = b"\n" + _OPEN
 _STARTS = tuple(f"{OPEN}{kind}".encode() for kind in KINDS)
 _NEAR = 64 * 1024
+_BLANK = re.compile(rb"\0+")
+_SECTOR = 512
+"""What a disk writes at once, at least: where bytes were never written, they are missing up to such a place."""
 _ENOUGH = 3
 """Markers other than of calls: the last may be torn, the one before tells whether a reply is whole."""
 
@@ -38,21 +42,23 @@ def torn_from(file: int, size: int) -> int | None:
         data = read_at(file, size - length, length)
         start = _several_back(data)
         if start is not None:
-            torn = torn_at(data[start:])
+            torn = torn_at(data[start:], size - length + start)
             return None if torn is None else size - length + start + torn
         length *= 8
     return torn_at(read_at(file, 0, size))
 
 
-def torn_at(data: bytes) -> int | None:
-    """The byte from which a tail is torn: an unfinished marker line, a body shorter than its marker says, or a
-    reply without all of its calls (both are one write, so such a reply was never acknowledged)."""
+def torn_at(data: bytes, offset: int = 0) -> int | None:
+    """The byte from which a tail is torn: an unfinished marker line, a body shorter than its marker says, a reply
+    without all of its calls (both are one write, so such a reply was never acknowledged), or bytes that the disk never
+    got. `offset` is where in the file the tail begins."""
+    size, data = len(data), data[: _written(data, offset)]
     good = _whole_lines(data, len(data))
     last = _marker_before(data, good)
     if last is not None and last.length >= 0 and good - last.body < last.length:
         good = last.start
     good = _whole_replies(data, good)
-    return None if good == len(data) else good
+    return None if good == size else good
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +76,15 @@ class _Marker:
     def length(self) -> int:
         """The bytes its body should have, -1 when it does not say."""
         return number_in(self.known, "n")
+
+
+def _written(data: bytes, offset: int) -> int:
+    """Where the first bytes begin that the power failed before; zeros stand in for them. No text of ours holds any: what
+    a person pasted ends where it likes, and not with a sector."""
+    for blank in _BLANK.finditer(data):
+        if blank.end() == len(data) or not (offset + blank.end()) % _SECTOR:
+            return blank.start()
+    return len(data)
 
 
 def _whole_lines(data: bytes, end: int) -> int:
