@@ -86,7 +86,7 @@ def blocks(page: Path) -> Iterator[Block]:
 def _definition_or_session(text: str, title: str) -> None:
     if title.endswith("session.md"):
         assert reading.read(text.encode(), title).entries
-    elif "/agents/" in title:
+    elif "retinue/agents/" in title:
         assert isinstance(parse_preset(text, title, name=Path(title).stem), Agent)
 
 
