@@ -60,7 +60,10 @@ def test_no_two_draw_the_same_numbers(isolated_env: dict[str, str]):
 def test_a_terminal_is_its_own(isolated_env: dict[str, str]):
     ours, theirs = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    words = ["-c", "import os; print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); input()"]
+    words = [
+        "-c",
+        "import os; print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); os.read(0, 1)",
+    ]
     with Started(words, terminal=True, env=isolated_env, **streams) as process:
         os.close(theirs)
         assert os.read(ours, 100) == b"True True\r\n"

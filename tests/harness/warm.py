@@ -37,7 +37,7 @@ SIZE = struct.Struct("!Q")
 MOST_STREAMS = 8
 LATE = (
     "aiohttp.connector", "asyncio.subprocess", "concurrent.futures.thread", "encodings.idna", "http.cookies",
-    "readline", "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
+    "uvicorn.lifespan.off", "uvicorn.loops.asyncio", "uvicorn.protocols.http.httptools_impl",
 )  # fmt: skip
 """What other packages load only when it is used."""
 
