@@ -113,7 +113,7 @@ def test_runs_are_listed_shown_and_remembered(retinue: Any, talked: dict[str, An
     history = retinue("subagent", "history", "--limit", "1", "--json").json
     assert [row["text"] for row in history] == ["Second answer."]
     assert len(retinue("runs", "history", "--json").json) == 2
-    assert history[0].keys() == talked.keys() - {"sandbox", "model"}
+    assert history[0].keys() == talked.keys() - {"sandbox"}
     shown = retinue("runs", "show", talked["run_id"], "--json").json
     assert shown.keys() == talked.keys() | MORE_KEYS
     assert (shown["task"], shown["requester"]) == ("First question", "person")

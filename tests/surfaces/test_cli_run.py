@@ -11,7 +11,6 @@ from typing import Any
 RUN_KEYS = [
     "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "error",
     "turns", "tool_calls", "usage", "started_at", "ended_at", "duration_ms", "path", "children", "sandbox",
-    "model",
 ]  # fmt: skip
 HELD = '''
 import os, time

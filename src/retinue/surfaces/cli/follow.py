@@ -78,8 +78,7 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
     """Says how a run ended and where its words are; the answer is the exit code."""
     waiting = await app.awaited(run)
     if terminal.json:
-        more = {"approvals": waiting, "sandbox": await app.sandbox(run), "model": run.model or None}
-        terminal.value(as_json(run) | more)
+        terminal.value(as_json(run) | {"approvals": waiting, "sandbox": await app.sandbox(run)})
     for each in waiting:
         answer = f"retinue approvals answer {each} allow"
         terminal.note(
@@ -93,8 +92,9 @@ async def reported(app: App, terminal: Terminal, run: Run) -> int:
         terminal.note(f"{asked.agent} asks: {asked.told()}", colour="33")
     if run.status is not Status.DONE:
         terminal.note(ending(run, tree), colour="31")
-    if not terminal.json:
-        by = f" ({labelled(run.model)})" if run.model.startswith("local:") else ""
+    demonstrates = run.model.startswith("local:")
+    if demonstrates or not terminal.json:
+        by = f" ({labelled(run.model)})" if demonstrates else ""
         terminal.note(f"{run.slug}: {run.path}{by}")
     return exit_code(run)
 
