@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import threading
 import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator
@@ -26,6 +27,9 @@ _UNSEEN = (Kind.FOLDER, Kind.DARK)
 """What stands there was not entered."""
 _ANYWAY = (Kind.PIPE, Kind.DARK)
 """Watched whatever the scope says."""
+_ONE_AT_A_TIME = threading.Lock()
+"""Commands begin in several threads. msgspec learns what a class looks like when it first meets it, and a thread that
+meets the class meanwhile crashes the whole process."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -150,7 +154,9 @@ def _read(descriptor: int) -> Before | None:
     """None for what no process of ours has finished writing: the machine lost its power."""
     try:
         with open(descriptor, "rb", closefd=False) as file:
-            return msgspec.convert(json.loads(file.read()), Before)
+            raw = json.loads(file.read())
+        with _ONE_AT_A_TIME:
+            return msgspec.convert(raw, Before)
     except (ValueError, msgspec.ValidationError):
         return None
 

@@ -1,0 +1,43 @@
+"""Records of running commands are read by several threads at once, from the first moment on."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+from retinue.domain.scope import Scope
+from retinue.sandbox import watch
+from retinue.sandbox.aftermath import Before
+from retinue.sandbox.survey import Kind
+
+READ = """
+import sys, threading, time
+from retinue.domain.scope import Scope
+from retinue.sandbox import watch
+from retinue.sandbox.aftermath import Before
+
+def slowly(frame, event, arg):
+    if frame.f_code.co_filename.endswith("enum.py"):
+        time.sleep(0.02)
+
+def begin():
+    watch.begun(sys.argv[1], Before(scope=Scope(), writable=(), sight={}, links={}))
+    print("begun", flush=True)
+
+threading.settrace(slowly)
+threads = [threading.Thread(target=begin) for _ in range(4)]
+for each in threads:
+    each.start()
+for each in threads:
+    each.join()
+"""
+"""A fresh process, whose threads give way to each other wherever the first look at a class takes them through Python."""
+
+
+def test_commands_that_begin_together_in_a_fresh_process_do_not_crash_it(tmp_path: Path):
+    before = Before(scope=Scope(), writable=(), sight={"/nowhere": Kind.FOLDER}, links={})
+    other = watch.begun(str(tmp_path), before)
+    done = subprocess.run(
+        [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    other.over()
+    assert (done.returncode, done.stdout.split()) == (0, ["begun"] * 4), done.stderr
