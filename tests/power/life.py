@@ -119,7 +119,22 @@ class Life:
         findings = (await self.home.told("doctor", "--json"))[1]
         bad = (each["what"] for each in findings if each["level"] == "bad")
         broken += [what for what in bad if not HARMLESS.search(what)]
-        return broken + await self._worked(state)
+        broken += await self._worked(state)
+        return [each for each in broken if not any(slug in each for slug in self._unborn(state))]
+
+    def _unborn(self, state: State) -> list[str]:
+        """Sessions that the power failed in the midst of making: nobody had been told of them."""
+        known = self.promised.acknowledged(state.point)
+        blank = [
+            Path(path).parent
+            for path, data in state.files.items()
+            if path.endswith("/session.json") and not data.strip(b"\0")
+        ]
+        return [
+            folder.parents[1].name if folder.parent.name == "branches" else folder.name
+            for folder in blank
+            if f"{folder}/session.md" not in known
+        ]
 
     async def _worked(self, state: State) -> list[str]:
         runs, _ = await self.home.rows()

@@ -37,7 +37,7 @@ from retinue.store.index import SETTLED_NS
 from retinue.store.lock import alone, held, hold
 from retinue.store.page import Pages, Span
 from retinue.store.resident import Residents
-from retinue.store.settling import settle_name
+from retinue.store.settling import settle
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
 from retinue.store.sweep import sweep
@@ -242,7 +242,7 @@ class FileStore:
                 self._free_name(new.name, None)
                 session = folder.build(self._shelf.root, new, self._chance)
         try:
-            settle_name(session, top_folder(session), self._threads)
+            settle(session, self._threads)
         except OSError as error:
             shutil.rmtree(top_folder(session), ignore_errors=True)
             raise no_room(session.path, error) from error

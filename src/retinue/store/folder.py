@@ -18,7 +18,7 @@ from retinue.domain.change import replace
 from retinue.domain.session import NewSession, Session, child_slug, top_slug
 from retinue.errors import BadDefinition, NotFound, Usage
 from retinue.store import names
-from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, sync_path, write_new
+from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_new
 from retinue.store.facts import (
     Facts,
     ceilings_of,
@@ -120,7 +120,7 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
         os.mkdir(inner, 0o700)
         os.symlink(os.path.join(names.BRANCHES, session.branch), os.path.join(temporary, names.CURRENT))
     make = _maker(root, session.id)
-    make(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"), sync=True)
+    make(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
     wanted = os.path.join(where, session.slug)
     for count in range(_tried(wanted), _MOST_OF_ONE_NAME):
         _TRIED[wanted] = count
@@ -131,8 +131,7 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
         named = replace(session, slug=slug)
         texts = {names.PLAN: write_plan(named), names.SESSION: b"", names.FACTS: write_facts(named)}
         for name, text in texts.items():
-            make(os.path.join(inner, name), text, sync=name == names.FACTS)
-        _settle(inner, temporary)
+            make(os.path.join(inner, name), text)
         try:
             os.rename(temporary, folder)
         except OSError as error:
@@ -147,29 +146,20 @@ def _build(session: Session, root: str, where: str, temporary: str, preset: str)
     raise OSError(errno.EEXIST, "too many folders of one name")
 
 
-def _settle(inner: str, temporary: str) -> None:
-    """All names below it are on disk before the folder gets its own: when the power fails there is a whole one or none."""
-    while True:
-        sync_path(inner)
-        if inner == temporary:
-            return
-        inner = os.path.dirname(inner)
-
-
-def _maker(root: str, token: str) -> Callable[..., None]:
+def _maker(root: str, token: str) -> Callable[[str, bytes], None]:
     """How a new file is made: in one folder for all and then moved, where that is one file system. A file made in a
     folder that is itself new costs a journalling file system several times as much."""
     staged = os.path.join(root, names.STAGING, token)
 
-    def make(path: str, data: bytes, *, sync: bool) -> None:
-        write_new(staged, data, sync=sync)
+    def make(path: str, data: bytes) -> None:
+        write_new(staged, data)
         try:
             os.rename(staged, path)
         except OSError as error:
             os.unlink(staged)
             if error.errno != errno.EXDEV:
                 raise
-            write_new(path, data, sync=sync)
+            write_new(path, data)
 
     return make
 
