@@ -237,16 +237,18 @@ DOORS = {
 }
 
 
-async def test_an_agent_of_another_runtime_is_refused_whoever_starts_it_and_nothing_of_it_runs(machine: Any):
-    """Programs of their own and servers of their own would not be held by the sandbox: none is started, by a person or
-    by an agent that is held itself.
+async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_whoever_starts_it(machine: Any):
+    """A program that takes turns of its own runs in its session's cell, and reaches nothing beside it; a server of
+    somebody's own could not be held, and is never asked.
 
     Shows: T09.
     """
     programs = machine.folder.parent / "bin"
     programs.mkdir()
+    reached = (machine.folder.parent, machine.folder)
     for name in ("claude", "codex", "pi"):
-        (programs / name).write_text(f'#!/bin/sh\ntouch "{machine.folder.parent}/escaped-{name}"\n')
+        tries = "".join(f'touch "{place}/escaped-{name}"\n' for place in reached)
+        (programs / name).write_text(f"#!/bin/sh\n{tries}echo here is {name} >&2\nexit 3\n")
         (programs / name).chmod(0o755)
         machine.agent(f"{name}-agent", f"driver: {name}-cli\n")
     path = f"{programs}{os.pathsep}{machine.env['PATH']}"
@@ -263,31 +265,22 @@ async def test_an_agent_of_another_runtime_is_refused_whoever_starts_it_and_noth
             for other in others
             for door, args in DOORS.items()
         ]
-        asks = calls(("PersistentAgent", {"preset": "claude-agent", "description": "go", "prompt": "Go"}))
-        script = [calls(*wishes), reply("None of them."), asks, reply("Nor this one.")]
-        async with machine.serving(script) as server:
+        async with machine.serving([calls(*wishes), reply("None of them.")]) as server:
             ran = (await machine("run", "--json", "--agent", "main", "Hand it on", PATH=path)).json
-            more = (await machine("run", "--json", "--agent", "main", "Ask first", PATH=path)).json
-            for asked in more["approvals"]:
-                await machine("approvals", "answer", asked, "allow", PATH=path)
-            direct = [await machine("run", "--json", "--agent", other, "Go", PATH=path) for other in others]
             under = ["spawn", "--json", "--parent", ran["slug"], "--agent"]
             below = [await machine(*under, other, "Go", PATH=path) for other in others]
-        left = (await machine("sessions", "list", "--json")).json
-    said = results(server.requests[1])
-    assert len(said) == len(wishes)
-    for (door, args), told in zip(wishes, said, strict=True):
-        assert "cannot be done yet" in told or "uses the driver" in told or "not_available" in told, (
-            door,
-            args,
-            told,
-        )
-    assert [each.code for each in (*direct, *below)] == [2] * 8
-    assert [path.name for path in machine.folder.parent.glob("escaped-*")] == []
+            assert [each.name for place in reached for each in place.glob("escaped-*")] == []
+            direct = [await machine("run", "--json", "--agent", other, "Go", PATH=path) for other in others]
+    told = results(server.requests[1])
+    assert len(told) == len(wishes)
+    for (door, args), each in zip(wishes, told, strict=True):
+        name = next(value for value in args.values() if value in others).removesuffix("-agent")
+        words = "cannot be done yet" if name == "far" else f"Read-only file system here is {name}"
+        assert words in each, (door, each)
+    assert [each.code for each in (*below, *direct)] == [1, 1, 1, 2] * 2
+    assert list(machine.folder.parent.glob("escaped-*")) == []
     assert heard == []
-    assert "uses the driver" in results(server.requests[3])[-1]
-    assert len(server.requests) == 4
-    assert [each["agent"] for each in left] == ["main"] * 2
+    assert len(server.requests) == 2
 
 
 # what Landlock leaves open
