@@ -9,11 +9,19 @@ from retinue.runtime.hearing import Hearing
 SECRET = "s3cret-value-of-ours-0123456789"
 
 
+def nobody(_kind: str, **_data: Any) -> None:
+    """Listens."""
+
+
 def test_who_begins_to_listen_in_the_middle_of_a_secret_does_not_hear_its_end() -> None:
     """While nobody listens nothing is made ready to be shown; what was said meanwhile still counts."""
-    told: list[tuple[str, dict[str, Any]]] = []
+    told: list[dict[str, Any]] = []
     there: list[bool] = []
-    hearing = Hearing(Redactor([SECRET]), lambda kind, **data: told.append((kind, data)), lambda: bool(there))
+
+    def tell(_kind: str, **data: Any) -> None:
+        told.append(data)
+
+    hearing = Hearing(Redactor([SECRET]), tell, lambda: bool(there))
     hearing.begin("entry")
 
     hearing.hear(Delta(text="It is " + SECRET[:10]))
@@ -22,13 +30,13 @@ def test_who_begins_to_listen_in_the_middle_of_a_secret_does_not_hear_its_end() 
     hearing.hear(Delta(text=SECRET[10:] + " and no more."))
     hearing.finish()
 
-    shown = "".join(data["text"] for _, data in told)
+    shown = "".join(data["text"] for data in told)
     assert SECRET[10:] not in shown
     assert shown.endswith(" and no more.")
 
 
 def test_nobody_listens_and_the_words_are_kept() -> None:
-    hearing = Hearing(Redactor([SECRET]), lambda *_, **__: None, lambda: False)
+    hearing = Hearing(Redactor([SECRET]), nobody, lambda: False)
     hearing.begin("entry")
 
     hearing.hear(Delta(text="Half of "))
