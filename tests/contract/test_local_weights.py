@@ -92,8 +92,11 @@ async def test_weights_that_were_changed_are_refused_when_they_are_loaded(tmp_pa
     at = tmp_path / "weights"
     at.write_bytes(b"GGUF and something else")
     program = command(at, SMOLLM2.sha256)
-    process = await asyncio.create_subprocess_exec(*program, stdout=asyncio.subprocess.PIPE)
-    said, _ = await process.communicate()
+    pipe = asyncio.subprocess.PIPE
+    process = await asyncio.create_subprocess_exec(*program, stdin=pipe, stdout=pipe)
+    assert process.stdout is not None
+    said = await process.stdout.read()
+    await process.communicate()
     assert program[0] == sys.executable
     assert b"is damaged: delete it, and `retinue models pull` brings it anew" in said
 

@@ -19,6 +19,7 @@ from retinue.runtime import control
 from retinue.runtime.interrupt import interrupt
 from retinue.runtime.place import Child
 from retinue.runtime.spawn import spawn
+from retinue.runtime.work import INTERRUPTED_NOTE
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
@@ -100,6 +101,8 @@ async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_i
             await house.engine.change()
         await house.until("tool.started")
         await interrupt((await tree(house))[1].id, house.ports)
+        while not [event for event in house.events if event.data.get("note") == INTERRUPTED_NOTE]:
+            await house.engine.change()
         gate.set()
         assert (await over(house, run)).status is Status.DONE
         first, second, more = (await tree(house))[1:]

@@ -218,7 +218,7 @@ def test_the_demonstration_needs_nothing(retinue: Any):
     env = dict(retinue.env)
     for name in ("RETINUE_HOME", "RETINUE_CONFIG"):
         del retinue.env[name]
-    shown = retinue("demo")
+    shown = retinue("demo", "--scripted")
     assert shown.code == 0
     assert "scripted" in shown.err
     assert "/etc/passwd  refused" in shown.out
@@ -226,6 +226,6 @@ def test_the_demonstration_needs_nothing(retinue: Any):
     assert path.is_relative_to(retinue.folder / ".demo")
     assert "errors.py" in path.read_text()
     retinue.env.update(env)
-    value = json.loads(retinue("demo", "--json").out)
+    value = json.loads(retinue("demo", "--scripted", "--json").out)
     assert (value["status"], value["tool_calls"]) == ("done", 5)
     assert value["path"].startswith(retinue.env["RETINUE_HOME"])
