@@ -62,7 +62,9 @@ def test_a_terminal_is_its_own(isolated_env: dict[str, str]):
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
     words = [
         "-c",
-        "import os; print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); os.read(0, 1)",
+        # Whoever runs all this in the background may have it ignore Ctrl-C, which is inherited.
+        "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+        "print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); os.read(0, 1)",
     ]
     with Started(words, terminal=True, env=isolated_env, **streams) as process:
         os.close(theirs)
