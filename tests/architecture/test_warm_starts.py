@@ -60,12 +60,10 @@ def test_no_two_draw_the_same_numbers(isolated_env: dict[str, str]):
 def test_a_terminal_is_its_own(isolated_env: dict[str, str]):
     ours, theirs = pty.openpty()
     streams = dict.fromkeys(("stdin", "stdout", "stderr"), theirs)
-    words = [
-        "-c",
-        # Whoever runs all this in the background may have it ignore Ctrl-C, which is inherited.
-        "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
-        "print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); os.read(0, 1)",
-    ]
+    # Whoever runs all this in the background may have it ignore Ctrl-C, which is inherited.
+    heeds = "import os, signal; signal.signal(signal.SIGINT, signal.default_int_handler)"
+    shows = "print(os.getsid(0) == os.getpid(), os.ttyname(0) == os.ttyname(2)); os.read(0, 1)"
+    words = ["-c", f"{heeds}; {shows}"]
     with Started(words, terminal=True, env=isolated_env, **streams) as process:
         os.close(theirs)
         assert os.read(ours, 100) == b"True True\r\n"
