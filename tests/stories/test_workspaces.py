@@ -101,7 +101,7 @@ async def test_a_child_that_a_person_starts_works_where_the_person_says(machine:
         below = (
             await machine(*here, "--parent", reader, "--isolation", "sandbox", "--writable", "Make")
         ).json
-    places = [await place_of(machine, each["slug"]) for each in (plain, apart, far, below)]
+    places = [await place_of(machine, each["session_id"]) for each in (plain, apart, far, below)]
     assert [(each["isolation"], each["writable"]) for each in places] == [
         ("shared", True),
         ("sandbox", True),
