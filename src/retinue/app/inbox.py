@@ -99,18 +99,23 @@ class Inbox:
             at=iso_seconds(ports.chance.now()),
             origin=f"agent:{run.agent}",
         )
-        async with ports.store.open(session) as talk:
-            if talk.typed().strip():
-                raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
-            before = await self._passed(delivery.id, session)
-            if before is None:
-                await talk.append(said)
-                await talk.rest()
+        before = await self._put(said, session, of=delivery.id)
         if pending:
             await heard([delivery], ports, by=said.id)
         self._changed_on_disk(session)
         entry = {"entry": before or said.id, "already": before is not None}
         return await ports.ledger.look(lambda tx: _shown((run, tx.delivery(delivery.id)), tx) | entry)
+
+    async def _put(self, said: Said, session: Session, *, of: str) -> str | None:
+        """Words at the end of a conversation, once; says under which id they stood there before."""
+        async with self._ports.store.open(session) as talk:
+            if talk.typed().strip():
+                raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
+            before = await self._passed(of, session)
+            if before is None:
+                await talk.append(said)
+                await talk.rest()
+        return before
 
     async def _passed_on(self, word: Interjection) -> Shown:
         ports = self._ports
@@ -122,13 +127,7 @@ class Inbox:
             at=iso_seconds(ports.chance.now()),
             origin=f"agent:{word.agent}",
         )
-        async with ports.store.open(session) as talk:
-            if talk.typed().strip():
-                raise Conflict(f"something is typed at the end of {session.path}/session.md: send that first")
-            before = await self._passed(word.id, session)
-            if before is None:
-                await talk.append(said)
-                await talk.rest()
+        before = await self._put(said, session, of=word.id)
         shown = await self.dismiss(word.id)
         self._changed_on_disk(session)
         return shown | {"entry": said.id, "already": before is not None}
