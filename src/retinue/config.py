@@ -2,13 +2,14 @@
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.offer import Server
 from retinue.domain.price import Price, Prices
+from retinue.domain.value import value
 from retinue.errors import BadConfig, BadDefinition, NotFound
 from retinue.settings import URL, settings
 from retinue.store import strict_json, values
@@ -36,7 +37,7 @@ class Secret(str):
         return "Secret(…)" if self else "Secret()"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Provider:
     """How a model's server is reached. Only the user's own environment and configuration say it, never a project."""
 
@@ -46,13 +47,13 @@ class Provider:
     """Whether the address is the maker's own."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Providers:
     openai: Provider = Provider(base_url="https://api.openai.com/v1")
     anthropic: Provider = Provider(base_url="https://api.anthropic.com")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Config:
     home: Path
     """Data: sessions, the ledger, logs."""

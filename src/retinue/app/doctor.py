@@ -4,7 +4,6 @@ import os
 import platform
 import stat
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from retinue.domain.run import Run, Status
 from retinue.domain.safe import hidden
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
+from retinue.domain.value import value
 from retinue.errors import BadDefinition, RetinueError
 from retinue.ledger.mount import is_shared, kind_of
 from retinue.ledger.repair import damage
@@ -26,7 +26,7 @@ from retinue.store.survey import Survey
 from retinue.store.tokens import FILE, Tokens
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Finding:
     level: str
     """ok, warn, bad, or mended just now."""

@@ -1,15 +1,15 @@
 """How a session stands: what is going on in it, in the words of lists."""
 
 from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from retinue.domain.run import Run, Status
+from retinue.domain.value import value
 
 RANKS = {Status.RUNNING: 0, Status.WAITING: 1, Status.QUEUED: 2}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Standing:
     """Idle unless a run says otherwise."""
 

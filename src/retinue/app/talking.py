@@ -3,7 +3,6 @@
 import asyncio
 from abc import ABC, abstractmethod
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,6 +19,7 @@ from retinue.domain.redact import Redactor
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
+from retinue.domain.value import value
 from retinue.engine.local import LocalEngine
 from retinue.errors import Conflict, NotFound, Refused, Usage
 from retinue.ports import Ports, Tx
@@ -44,7 +44,7 @@ WORDS = "{agent} waits for words of a person: POST /api/sessions/{session}/messa
 LATER = "GET /api/runs/{run} tells what becomes of it, and GET /api/events when."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Message:
     """What is said to a session, and how its answer is waited for."""
 

@@ -3,10 +3,11 @@
 import hashlib
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 
 NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
@@ -40,7 +41,7 @@ class Exposure(StrEnum):
     MIXED = "mixed"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Paths:
     """Path globs. None: this list says nothing. Empty: nothing matches it."""
 
@@ -49,7 +50,7 @@ class Paths:
     deny: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ShellCommands:
     """Which commands need not ask. The sandbox is the boundary, not these globs."""
 
@@ -57,7 +58,7 @@ class ShellCommands:
     deny: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class WorkspacePolicy:
     isolation: Isolation = Isolation.SHARED
     path: str | None = None
@@ -65,13 +66,13 @@ class WorkspacePolicy:
     """None: shared and custom are writable, a sandbox is not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Triggers:
     slash: tuple[str, ...] = ()
     hotkeys: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Agent:
     """One definition type for every format. None and absent mean the same: no word on this."""
 
@@ -121,7 +122,7 @@ class Agent:
         return self.display_name or self.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Defined:
     """A definition with where each of its fields came from, and the text a session's preset.md starts as."""
 

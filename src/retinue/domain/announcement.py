@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
@@ -10,6 +9,7 @@ from typing import Any, Self
 from retinue.domain.change import replace
 from retinue.domain.run import Reason, Run, Status, iso
 from retinue.domain.safe import safe_text
+from retinue.domain.value import value
 from retinue.errors import Failed
 
 
@@ -23,7 +23,7 @@ class State(StrEnum):
     """There was nobody left to tell: the result stays in the run's record."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Delivery:
     """One row of the outbox: one for each end of a run that an agent asked for."""
 
@@ -62,8 +62,9 @@ class Delivery:
         return replace(self, state=State.DISCARDED) if self.state is State.PENDING else self
 
     def announced(self, text: str) -> Self:
-        """No call waits for it any more: it is told instead."""
-        return replace(self, answers=False, text=text)
+        """No call waits for it any more: it is told instead, also where a call had taken it that somebody else answered
+        before it could."""
+        return replace(self, answers=False, text=text, state=State.PENDING, taken_by="", delivered_at=None)
 
 
 # The words of each door, by the run's stored door. What the child said is `result`, with its markers made harmless.

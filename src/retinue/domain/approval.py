@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Literal, Self
@@ -14,6 +14,7 @@ from retinue.domain.command import need_not_ask
 from retinue.domain.level import Level
 from retinue.domain.rule import literal
 from retinue.domain.run import iso
+from retinue.domain.value import value
 from retinue.errors import Conflict, Refused
 
 
@@ -49,7 +50,7 @@ Touch = Literal["read", "write", "run", "tool", "more"]
 for more scope."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class NamedFile:
     """A file that a command names, as it was when a person was asked: a yes to its name is one to what it held."""
 
@@ -66,7 +67,7 @@ MOST_COMPARED = 1 << 20
 """Bytes of each of them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Approval:
     """A row of the ledger: what is asked, exactly, by whom, and what became of it."""
 

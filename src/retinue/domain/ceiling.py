@@ -1,13 +1,13 @@
 """A ceiling: the most that a session may have because of someone above it, whatever its own definition says."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any, Literal
 
 from retinue.domain.glob import first_match
 from retinue.domain.rule import Globs, Rule, absolute
 from retinue.domain.skill import Skill
 from retinue.domain.tmp import elsewhere, inside
+from retinue.domain.value import value
 
 Wish = Literal["read", "write"]
 OPERATOR = "the configuration"
@@ -15,7 +15,7 @@ NETWORK = "network"
 """The capability of a tool that reaches beyond this machine."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ceiling:
     """One link of the chain from the configuration down to a session. None: this link says nothing of that kind."""
 
@@ -50,6 +50,8 @@ class Ceiling:
         return None
 
     def agent(self, name: str) -> str | None:
+        if self.agents is None:
+            return None
         verdict = Rule(allow=self.agents).verdict(name)
         return None if verdict.ok else f"{self}'s agents: {verdict.rule}"
 
@@ -92,7 +94,7 @@ class Ceiling:
         } | ({} if self.skills is None else {"skills": self.skills})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Bounds:
     """What the operator says for every scope: what is denied live, what is closed, and the most anyone may have."""
 

@@ -1,11 +1,12 @@
 """Time, ids and randomness as values: whoever needs them is given them."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import datetime
 
+from retinue.domain.value import value
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@value
 class Chance:
     """Time, ids and randomness, given and never asked for."""
 

@@ -1,13 +1,13 @@
 """A deed: one execution of a tool that must not happen twice, as the ledger knows it."""
 
 import hashlib
-from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
 from typing import Any, Self
 
 from retinue.domain.change import replace
 from retinue.domain.run import iso
+from retinue.domain.value import value
 
 MAX_KEPT = 8_000
 """Of a result's text: what the ledger keeps in case the process dies before the file has it."""
@@ -20,7 +20,7 @@ class Progress(StrEnum):
     """The process died in between: it may or may not have happened, and it was not done again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Deed:
     call: str
     """The call's entry: one deed for each."""

@@ -1,10 +1,11 @@
 """Events: one typed stream that the log, the terminal and the page listen to."""
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from typing import Any, Literal
 
 from retinue.domain.run import iso
+from retinue.domain.value import value
 
 Kind = Literal[
     "run.queued",
@@ -29,7 +30,7 @@ Kind = Literal[
 ]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Event:
     kind: Kind
     at: datetime

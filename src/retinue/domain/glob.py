@@ -31,7 +31,7 @@ def matches(pattern: str, value: str, *, ignore_case: bool = False) -> bool:
 
 def first_match(patterns: tuple[str, ...], value: str, *, ignore_case: bool = False) -> str | None:
     """The pattern that decides, so that a verdict can name it. Mostly none does, and that is found out in one go."""
-    if not _together(patterns, ignore_case=ignore_case).match(value):
+    if not patterns or not _together(patterns, ignore_case=ignore_case).match(value):
         return None
     for pattern in patterns:
         if compiled(pattern, ignore_case=ignore_case).match(value):

@@ -1,7 +1,8 @@
 """How tightly commands are held on this machine: found out by trying, shown everywhere, never assumed."""
 
-from dataclasses import dataclass
 from enum import StrEnum
+
+from retinue.domain.value import value
 
 
 class Level(StrEnum):
@@ -21,7 +22,7 @@ class Level(StrEnum):
 _ORDER = (Level.STRICT, Level.LANDLOCK, Level.NONE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lack:
     """Why a level cannot be had on this machine, and what to do about it."""
 

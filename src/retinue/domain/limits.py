@@ -1,9 +1,9 @@
 """Limits: the numbers that bound what agents may cost, with their defaults."""
 
-from dataclasses import dataclass
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Limits:
     max_depth: int = 3
     max_live: int = 16
@@ -29,7 +29,7 @@ class Limits:
         return min(wanted, self.deadline_max_seconds) if wanted > 0 else self.deadline_max_seconds
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Subagents:
     """What holds for agents that other agents start."""
 

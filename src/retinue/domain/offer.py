@@ -4,12 +4,13 @@ import hashlib
 import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any, cast
 
 from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.safe import for_model, shown
+from retinue.domain.value import value
 
 SERVER_NAME = re.compile(r"[a-z][a-z0-9_-]{0,31}")
 TOOL_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,95}")
@@ -28,7 +29,7 @@ _PROSE = ("description", "title", "$comment")
 """Keys of a schema whose values are words for a reader."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Server:
     """How a server that brings tools is started, or reached, as the operator says: it has a command or an address."""
 
@@ -49,7 +50,7 @@ class Server:
     believe_hints: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Offer:
     """A tool as its server describes it."""
 
@@ -89,7 +90,7 @@ class Offer:
         return Offer(name=self.name, description=for_model(self.description), schema=schema, hints=self.hints)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Pin:
     """An offer that a person agreed to."""
 
@@ -110,7 +111,7 @@ class Stand(StrEnum):
     """It can be no tool here, whoever trusts it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Compared:
     """One tool of a server, as it is and as it was agreed to."""
 

@@ -1,12 +1,11 @@
 """What comes of reaching into the world: files that were opened, found or written, commands that
 ran, pages that were fetched."""
 
-from dataclasses import dataclass
-
 from retinue.domain.level import Level
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Opened:
     real: str
     data: bytes
@@ -14,7 +13,7 @@ class Opened:
     """Of the whole file; more than len(data) when it was cut at max_bytes."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Written:
     real: str
     made: bool
@@ -22,7 +21,7 @@ class Written:
     size: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Found:
     path: str
     """Relative to the folder that was asked for."""
@@ -32,7 +31,7 @@ class Found:
     size: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ran:
     """What came of a command."""
 
@@ -49,7 +48,7 @@ class Ran:
     """What the agent must know besides: what was taken away, which limit was met."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Fetched:
     """A page of the web."""
 

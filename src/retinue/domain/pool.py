@@ -2,13 +2,13 @@
 
 import hashlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from retinue.domain.agent import Agent
 from retinue.domain.prompt import base, first_message, task_section
 from retinue.domain.run import Run, iso
+from retinue.domain.value import value
 
 STARTING = frozenset({"agent", "explore", "plan"})
 """The doors whose agents are pooled."""
@@ -25,7 +25,7 @@ NO_TOOLS = "|"
 """What is hashed for an empty list: no list of names reads so, and a missing list is another matter."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Use:
     """What the ledger knows of one pooled session."""
 
@@ -47,7 +47,7 @@ class Use:
     """How often it was given something to do."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Entry:
     """One agent that can be asked more."""
 

@@ -2,10 +2,10 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from retinue.domain.run import Run, Usage
+from retinue.domain.value import value
 
 MILLION = 1_000_000
 DIGITS = 6
@@ -14,7 +14,7 @@ DATED = re.compile(r"[-@](\d{8}|\d{4}-\d{2}-\d{2})$")
 """How a maker names one day's edition of a model: `gpt-5-mini-2025-08-07`, `claude-sonnet-4-5-20250929`."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Price:
     """US dollars for a million tokens."""
 
@@ -34,7 +34,7 @@ Prices = Mapping[str, Price]
 """By `driver:model`, or by the model's name alone."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Bill:
     """What several runs came to."""
 

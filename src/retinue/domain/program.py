@@ -1,13 +1,14 @@
 """Programs that take turns by themselves: claude, codex and pi, what each is called, and what it is started with."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 
 from retinue.domain.level import Level
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Kind:
     """One of the programs that can be an agent's driver."""
 
@@ -83,7 +84,7 @@ class Misread(Exception):
         self.key = key
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Told:
     """A definition's own settings for its program."""
 
@@ -153,7 +154,7 @@ def _map(key: str, value: Any) -> Mapping[str, Any]:
     return cast("dict[str, Any]", value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Seat:
     """Where a session's program sits: how it is held, and the home that is its own."""
 
@@ -164,7 +165,7 @@ class Seat:
     """What the program knows it by."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Program:
     """One process of a program: what is started, with what, and what it may reach."""
 
@@ -186,7 +187,7 @@ class Program:
     """Relative to the workspace; empty: the workspace."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Gone:
     """What came of a process."""
 

@@ -1,6 +1,7 @@
 """The system prompt: a base, then sections in a fixed order, built once per run."""
 
 from collections.abc import Iterable, Sequence
+from functools import lru_cache
 
 from retinue.domain.agent import Agent
 from retinue.domain.skill import FILE, SHELL, Skill
@@ -119,6 +120,7 @@ def _cut(text: str, most: int) -> str:
     return f"{flat[: most - 1]}…" if len(flat) > most else flat
 
 
+@lru_cache(maxsize=512)
 def short(text: str) -> str:
     """The first sentence, on one line."""
     flat = " ".join(text.split())

@@ -2,17 +2,17 @@
 
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from retinue.domain.run import Run
 from retinue.domain.transcript import Called, Entry, Said, dangling
+from retinue.domain.value import value
 
 ASKING = "ask_user"
 """The tool that asks: a call of it without a result, in a run that waits for a person, is a question."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Question:
     run: str
     session: str

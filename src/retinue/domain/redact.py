@@ -9,6 +9,9 @@ from retinue.domain import shapes
 
 SHORTEST = 8
 """A shorter value would take ordinary words with it."""
+_MOST_KNOWN = 64
+_LONGEST_KNOWN = 32_768
+"""So many texts, none longer, are remembered to hold no secret: one text passes here several times on its way."""
 _AROUND = 16
 """So many characters before a text can change what it is taken for."""
 
@@ -17,11 +20,12 @@ class Redactor:
     """Replaces each secret it knows, also where it is written in base64 or for a URL, and whatever has the shape of a
     key. Doing it twice changes nothing."""
 
-    __slots__ = ("_by_first", "_forms")
+    __slots__ = ("_by_first", "_clean", "_forms")
 
     def __init__(self, secrets: Iterable[str]) -> None:
         self._forms: tuple[str, ...] = ()
         self._by_first: dict[str, list[str]] = {}
+        self._clean: set[str] = set()
         for secret in secrets:
             self.learn(secret)
 
@@ -30,12 +34,22 @@ class Redactor:
         if len(secret) >= SHORTEST and secret not in self._forms:
             forms = {*self._forms, *_forms(secret)}
             self._forms = tuple(sorted(forms, key=lambda form: (-len(form), form)))
+            # Another thread may be adding what it found clean by what was known until now: that goes into the old set.
+            self._clean = set()
             self._by_first = {}
             for form in self._forms:
                 self._by_first.setdefault(form[0], []).append(form)
 
     def __call__(self, text: str) -> str:
-        return _without(self.values(text))
+        clean = self._clean
+        if text in clean:
+            return text
+        found = _without(self.values(text))
+        if found is text and len(text) <= _LONGEST_KNOWN:
+            if len(clean) >= _MOST_KNOWN:
+                clean.clear()
+            clean.add(text)
+        return found
 
     def values(self, text: str) -> str:
         """The text without the values that are known."""

@@ -1,21 +1,24 @@
 """Rules: allow and deny globs of one kind, and the verdict that names the one that decided."""
 
-from dataclasses import dataclass
 from functools import lru_cache
 
 from retinue.domain.glob import first_match
+from retinue.domain.value import value
 
 Globs = tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Verdict:
     ok: bool
     rule: str
     """The rule that decided, in words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+NO_LIST = Verdict(ok=True, rule="no list")
+
+
+@value
 class Rule:
     """Allow and deny globs of one kind. Absent allow: no restriction. Deny wins."""
 
@@ -27,7 +30,7 @@ class Rule:
         if hit is not None:
             return Verdict(ok=False, rule=f"deny {hit}")
         if self.allow is None:
-            return Verdict(ok=True, rule="no list")
+            return NO_LIST
         hit = first_match(self.allow, value)
         return Verdict(ok=hit is not None, rule=f"allow {hit}" if hit else "nothing allows it")
 

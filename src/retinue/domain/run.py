@@ -1,13 +1,13 @@
 """A run: one task given to one session, from the asking to the end."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
+from retinue.domain.value import value
 from retinue.errors import Failed
 
 
@@ -85,7 +85,7 @@ STOPPING = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
 """On a run that lives: somebody wants it stopped."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Usage:
     """Tokens, as the provider counted them; our own estimate where it did not."""
 
@@ -106,7 +106,7 @@ CALL = "call:"
 """What the key of a wish begins with that a call made."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ask:
     """A wish for a run, complete enough to be kept: the row in the ledger rebuilds everything from it."""
 
@@ -151,7 +151,7 @@ class Ask:
         return self.key.rpartition("/")[2] if self.key.startswith(CALL) else ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Run:
     """One row of the ledger. Moves are made here and nowhere else."""
 
@@ -314,9 +314,9 @@ def iso(at: datetime | None) -> str | None:
     """ISO 8601 in UTC, to the millisecond, with a Z."""
     if at is None:
         return None
-    return at.replace(tzinfo=None).isoformat(timespec="milliseconds") + "Z"
+    return f"{at.isoformat(timespec='milliseconds')[:23]}Z"
 
 
 def iso_seconds(at: datetime) -> str:
     """The same to the second, as entries and plans are stamped."""
-    return at.replace(tzinfo=None).isoformat(timespec="seconds") + "Z"
+    return f"{at.isoformat(timespec='seconds')[:19]}Z"

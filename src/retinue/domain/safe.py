@@ -1,6 +1,7 @@
 """Text before an eye or a model: nothing in it commands a terminal, and nothing in it hides."""
 
 import re
+from functools import cache
 
 _CONTROL = "\x00-\x08\x0b-\x1f\x7f-\x9f"
 """C0 without tab and line feed, DEL, C1: what a terminal obeys."""
@@ -21,16 +22,34 @@ languages are written with stay."""
 
 _EMOJI = "\u2190-\u21ff\u2600-\u27bf\u2b00-\u2bff\U0001f000-\U0001faff"
 
-_PROSE = re.compile(f"\r\n|[{_CONTROL}{_SMUGGLED}]")
-# A joiner between two emoji only makes one picture of them; anywhere else it hides.
-_NAME = re.compile(f"\r\n|[{_CONTROL}{_HIDDEN}]|(?<![{_EMOJI}\ufe0f])\u200d|\u200d(?![{_EMOJI}])")
-# Thai, Lao, Burmese and Khmer part words with it.
-_MODEL = re.compile(f"[{_DECEIVING}]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")
+# Compiled on first use: most texts hold nothing that needs an expression, and start-up is a promise.
+
+
+@cache
+def _prose() -> re.Pattern[str]:
+    return re.compile(f"\r\n|[{_CONTROL}{_SMUGGLED}]")
+
+
+@cache
+def _name() -> re.Pattern[str]:
+    """A joiner between two emoji only makes one picture of them; anywhere else it hides."""
+    return re.compile(f"\r\n|[{_CONTROL}{_HIDDEN}]|(?<![{_EMOJI}\ufe0f])\u200d|\u200d(?![{_EMOJI}])")
+
+
+@cache
+def _model() -> re.Pattern[str]:
+    """Thai, Lao, Burmese and Khmer part words with a space of no width."""
+    return re.compile(f"[{_DECEIVING}]|(?<![\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff])\u200b")
+
+
 _MARK = "\ufeff"
 """Where a file begins with it, it only tells the encoding."""
 
-_ESCAPES = re.compile(
-    r"""
+
+@cache
+def _escapes() -> re.Pattern[str]:
+    return re.compile(
+        r"""
     \x1b\[ [0-?]*+ [ -/]*+ [@-~]?+                      # CSI: colours and movement
   | \x1b[\]PX^_] [^\x07\x1b\x9c]*+ (?:\x07|\x1b\\|\x9c)?+  # OSC, DCS, SOS, PM, APC up to their end
   | \x1b [ -/]*+ [0-~]?+                                # every other escape
@@ -38,31 +57,33 @@ _ESCAPES = re.compile(
   | [\x90\x98\x9d-\x9f] [^\x07\x1b\x9c]*+ (?:\x07|\x1b\\|\x9c)  # DCS, SOS, OSC, PM, APC as one character
   | [\x00-\x08\x0b\x0e-\x1f\x7f-\x9f]                   # what is left of the controls
     """,
-    re.VERBOSE,
-)
+        re.VERBOSE,
+    )
+
+
 _OBEYED = bytes({*range(0x20), 0x7F, *range(0x80, 0xA0)} - {0x09, 0x0A, 0x0C, 0x0D})
 
 
 def safe_text(text: str) -> str:
     """Prose for a terminal: what it would obey, and what no prose needs, is shown as a mark. Each character is
     replaced singly, so pieces of a stream may be passed one by one."""
-    return text if text.isascii() and text.isprintable() else _PROSE.sub(_visible, text)
+    return text if text.isascii() and text.isprintable() else _prose().sub(_visible, text)
 
 
 def shown(text: str) -> str:
     """A name, a command or a question for a terminal: here also what a reader would not see is shown."""
-    return text if text.isascii() and text.isprintable() else _NAME.sub(_visible, text)
+    return text if text.isascii() and text.isprintable() else _name().sub(_visible, text)
 
 
 def json_safe(text: str) -> str:
     """JSON text for a terminal: the same value, with escapes for what would be obeyed or hidden."""
-    return _NAME.sub(_escaped, text)
+    return _name().sub(_escaped, text)
 
 
 def without_escapes(text: str) -> str:
     """Tabs, line and page ends stay; nothing else that steers a terminal does."""
     plain = text.encode("latin-1", "replace")
-    return text if len(plain.translate(None, _OBEYED)) == len(plain) else _ESCAPES.sub("", text)
+    return text if len(plain.translate(None, _OBEYED)) == len(plain) else _escapes().sub("", text)
 
 
 def for_model(text: str) -> str:
@@ -71,7 +92,7 @@ def for_model(text: str) -> str:
     if text.isascii():
         return text
     begins = _MARK if text.startswith(_MARK) else ""
-    clear, count = _MODEL.subn(_visible, text[len(begins) :])
+    clear, count = _model().subn(_visible, text[len(begins) :])
     if not count:
         return text
     many = "1 invisible character is" if count == 1 else f"{count:,} invisible characters are"
@@ -80,7 +101,7 @@ def for_model(text: str) -> str:
 
 def hidden(text: str) -> int:
     """How many characters of a text a reader is not meant to see."""
-    return 0 if text.isascii() else len(_MODEL.findall(text.removeprefix(_MARK)))
+    return 0 if text.isascii() else len(_model().findall(text.removeprefix(_MARK)))
 
 
 def _visible(found: re.Match[str]) -> str:

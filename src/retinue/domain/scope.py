@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Self
 
 from retinue.domain import command
@@ -17,6 +17,7 @@ from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal, named
 from retinue.domain.skill import SHELL, Skill, folders
 from retinue.domain.tmp import TMP, elsewhere, inside, is_a_place
+from retinue.domain.value import value
 from retinue.domain.watch import INTERJECT
 
 DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_modules/**")
@@ -25,11 +26,13 @@ DEFAULT_DENY: Globs = ("**/.git/**", "**/runtime/**", "**/.env", "**/node_module
 DEFAULT_WRITE: Globs = (f"{TMP}/**",)
 """The agent's private tmp: a folder of its own that nobody else sees."""
 
+IN_SCOPE = Verdict(ok=True, rule="in scope")
+
 NO_SCOPE = "no_scope_config"
 """The word for a child whose preset.md lost its paths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Scope:
     """Effective rights. The same object filters the tool list, judges calls, binds the file guard and builds the
     sandbox."""
@@ -102,7 +105,7 @@ class Scope:
         for ceiling in self.ceilings:
             if objection := ceiling.tool(name, tagged):
                 return Verdict(ok=False, rule=objection)
-        return Verdict(ok=True, rule="in scope")
+        return IN_SCOPE
 
     def _exit(self, name: str) -> Verdict:
         """It touches nothing, so nothing above can have anything against it."""
@@ -117,7 +120,7 @@ class Scope:
         for ceiling in self.ceilings:
             if objection := ceiling.agent(name):
                 return Verdict(ok=False, rule=objection)
-        return Verdict(ok=True, rule="in scope")
+        return IN_SCOPE
 
     def skill(self, skill: Skill) -> Verdict:
         """Whether this agent has a skill. Its folder is the operator's, so no ceiling's paths bind it: `skills` does."""
@@ -293,7 +296,7 @@ class Scope:
         return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ground:
     """Where a session stands when its scope is compiled: facts of the session, not of its definition."""
 

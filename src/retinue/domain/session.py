@@ -2,14 +2,15 @@
 
 import re
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 from operator import itemgetter
 from typing import Any, Literal
 
 from retinue.domain.agent import Paths
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.run import iso
+from retinue.domain.run import Run, iso
+from retinue.domain.value import value
 from retinue.domain.workspace import Workspace
 
 RESERVED = frozenset({"ask", "leaf", "role", "trigger", "watches"})
@@ -18,7 +19,7 @@ SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
 MAX_SLUG = 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Session:
     """Who a conversation is. What was said in it is the transcript's business."""
 
@@ -62,7 +63,11 @@ class Session:
         return self.type == "branch"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+Born = tuple[Run, Session]
+"""A run as it was written down a moment ago, and where it was asked for: nobody need look for either."""
+
+
+@value
 class NewSession:
     """Everything a folder is made of."""
 

@@ -1,14 +1,13 @@
 """Settled: what was decided for a whole process before any run in it began."""
 
-from dataclasses import dataclass
-
 from retinue.domain.approval import Policy
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.redact import Redactor
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Settled:
     """The same for every run."""
 

@@ -265,7 +265,11 @@ def spans(text: str, start: int = 0) -> list[Span]:
     stands there is looked at."""
     if len(text) - start < SHORTEST:
         return []
-    found = [*_near_runs(text, start), *_in_urls(text, start), *_private_keys(text, start)]
+    found = [*_near_runs(text, start)] if len(text) - start >= _RUN_OF else []
+    if "@" in text:
+        found += _in_urls(text, start)
+    if _KEY_BEGINS in text:
+        found += _private_keys(text, start)
     if len(found) < 2:  # noqa: PLR2004  (nothing to sort)
         return found
     apart: list[Span] = []
@@ -317,8 +321,6 @@ def _cut_short(text: str, each: Span) -> bool:
 
 def _near_runs(text: str, start: int) -> Iterator[Span]:
     """Only where enough characters in a row could be a key, and a beginning stands near, is the expression tried."""
-    if len(text) - start < _RUN_OF:
-        return
     mask = text.encode("latin-1", "replace").translate(_MASK)
     places: list[tuple[int, int]] = []
     at = mask.find(_RUN)

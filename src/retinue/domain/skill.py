@@ -1,11 +1,11 @@
 """A skill: what a plugin does as a command, in a folder with a text that says how to use it."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
 
 from retinue.domain.rule import Globs, below
+from retinue.domain.value import value
 
 FILE = "SKILL.md"
 SHELL = "bash"
@@ -14,7 +14,7 @@ SHELL = "bash"
 From = Literal["user", "project"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Skill:
     plugin: str
     """Its name, and that of its folder: what `skill_allow` and `skill_deny` match."""

@@ -3,11 +3,11 @@
 import hashlib
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from retinue.domain.approval import Touch
+from retinue.domain.value import value
 
 
 class Effect(StrEnum):
@@ -26,7 +26,7 @@ class Asks(StrEnum):
     ALWAYS = "always"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolSpec:
     """The face of a tool that the model sees."""
 
@@ -36,7 +36,7 @@ class ToolSpec:
     """JSON Schema of the arguments, an object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class ToolFacts:
     """All of a tool but what it does: by this it is offered, judged, and taken up again after a crash."""
 

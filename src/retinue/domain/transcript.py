@@ -1,14 +1,15 @@
 """A transcript: the entries of a conversation, in order, as they stand in the file."""
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any, Literal
 
 from retinue.domain.change import replace
 from retinue.domain.run import Usage
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Said:
     """Words of a person, of another agent, or of the model itself."""
 
@@ -30,7 +31,7 @@ class Said:
     """Blocks the provider wants back unchanged, each a JSON text; kept in a sidecar, never shown."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Called:
     """The model wishes a tool to run. The id is minted here, never taken from a provider."""
 
@@ -44,7 +45,7 @@ class Called:
     """Why this call must never run: its arguments were cut or are no JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Returned:
     """What came of a call, as the model is told it."""
 
@@ -60,7 +61,7 @@ class Returned:
         return self.of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Notice:
     """Something the runtime says to the model: never a person's words, never the model's."""
 

@@ -1,7 +1,7 @@
 """A turn: what a driver is asked, and what it brings back."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import StrEnum
 from typing import Any
 
@@ -9,9 +9,10 @@ from retinue.domain.run import Usage
 from retinue.domain.scope import Scope
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Model:
     """Which model answers, and how it is set. `driver` picks the adapter."""
 
@@ -28,7 +29,7 @@ class Model:
         return f"{self.driver}:{self.name}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Request:
     """One turn to take. Between turns of a run only `entries` grows, and only at its end."""
 
@@ -53,7 +54,7 @@ class Stop(StrEnum):
     REFUSED = "refused"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wish:
     """A call the model wishes for. The provider's id is not kept: ours is minted when it is written down."""
 
@@ -63,7 +64,7 @@ class Wish:
     """Why it must not run: arguments cut or no JSON object."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Act:
     """A call that whoever answers made by itself. It has happened: nothing here makes it, or makes it again."""
 
@@ -78,7 +79,7 @@ class Act:
     over: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Step:
     """Words on the way to a reply, and the calls that followed them."""
 
@@ -86,7 +87,7 @@ class Step:
     acts: tuple[Act, ...]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reply:
     """A finished reply. A stream that stopped without saying why never becomes one."""
 
@@ -103,7 +104,7 @@ class Reply:
     """What a driver that acts by itself did before it came to these words."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Delta:
     """A piece of a reply as it is heard. `discarded`: forget what was heard, the turn is asked again."""
 

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
@@ -10,6 +10,7 @@ from typing import Any, Self
 from retinue.domain.announcement import block, harmless, one_line, stats
 from retinue.domain.run import Run, iso
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
+from retinue.domain.value import value
 
 INTERJECT = "interject"
 """The tool by which a watcher speaks; nobody else has it."""
@@ -39,7 +40,7 @@ class Severity(StrEnum):
     """It ends the watched turn, where the watcher's definition lets it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Watch:
     """Who watches whom. One for each pair of a session and an agent, on or off."""
 
@@ -75,7 +76,7 @@ class Watch:
         return replace(self, heard=last, told=self.told + 1, told_at=at)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Interjection:
     """What a watcher says to whoever looks after the watched session."""
 

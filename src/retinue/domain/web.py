@@ -3,7 +3,8 @@ ways is refused, never guessed."""
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from retinue.domain.value import value
 
 MAX_URL = 2_000
 ANY = "*"
@@ -23,7 +24,7 @@ class Misread(ValueError):
     """A sentence on what an address must not hold."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Address:
     """One page, in the one form in which it is asked for."""
 
@@ -38,7 +39,7 @@ class Address:
         return f"{self.scheme}://{self.host}{port}{self.target}"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Site:
     """What the operator allows: one host, or all below a name, by one scheme and port."""
 

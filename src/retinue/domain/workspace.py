@@ -1,8 +1,9 @@
 """Where a session works: a root, how far it is set apart, and whether it may write there."""
 
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
+
+from retinue.domain.value import value
 
 
 class Isolation(StrEnum):
@@ -11,7 +12,7 @@ class Isolation(StrEnum):
     CUSTOM = "custom"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Workspace:
     """Computed once per session and stored with it: state of the session, never of the process."""
 

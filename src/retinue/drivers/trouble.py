@@ -1,10 +1,10 @@
 """Trouble: what a driver says when a turn failed, with what the gateway needs to decide whether to ask again."""
 
 import re
-from dataclasses import dataclass
 from datetime import datetime
 
 from retinue.domain.run import Reason
+from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
 MAX_MESSAGE = 500
@@ -12,7 +12,7 @@ _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _KEY_SHAPE = re.compile(r"\b(?:sk|pk|key|xai|gsk)-[A-Za-z0-9_*.-]{6,}|\b[Bb]earer\s+\S{6,}")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Pause:
     """When the server wants to be asked again, in its own words: seconds from now, or a time."""
 
@@ -38,7 +38,7 @@ class Trouble(ModelFailed):
         self.pause = pause or Pause()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Fate:
     """What becomes of a turn that failed in one way."""
 

@@ -4,7 +4,6 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -30,6 +29,7 @@ from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Asks
 from retinue.domain.transcript import Called
+from retinue.domain.value import value
 from retinue.errors import NobodyHere, OutOfScope, Refused, RetinueError
 from retinue.ports import Files, Ports, Tool, Tx
 from retinue.runtime.telling import told
@@ -53,7 +53,7 @@ class Later(NobodyHere):
     """Nobody is here now, and a person can answer later: a question may wait for that."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Caller:
     """Who calls, and under which rights."""
 
@@ -62,7 +62,7 @@ class Caller:
     scope: Scope
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wanted:
     """One call at the gate, understood but not yet let through."""
 
@@ -76,7 +76,7 @@ class Wanted:
         return self.tool.resource(self.args) if self.tool.resource else self.tool.spec.name
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Leave:
     """What a call that was let through acts with."""
 
@@ -244,7 +244,7 @@ async def _is_added(wanted: Wanted, ports: Ports) -> bool:
     return await ports.ledger.look(step)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Question:
     """What a person is asked, exactly."""
 

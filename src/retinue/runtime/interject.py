@@ -1,9 +1,8 @@
 """A watcher speaks: what it says waits in the inbox for a person, and only the gravest ends the turn it watches."""
 
-from dataclasses import dataclass
-
 from retinue.domain.event import Event
 from retinue.domain.run import STOPPING, Reason
+from retinue.domain.value import value
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import NotFound, Refused
 from retinue.ports import Call, Ports, Tx
@@ -17,7 +16,7 @@ MOST_WORDS = 4_000
 """Characters of a reason, and of a suggestion."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Words:
     severity: Severity
     reason: str

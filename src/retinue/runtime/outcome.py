@@ -1,12 +1,11 @@
 """How a run ended, whatever ended it."""
 
-from dataclasses import dataclass
-
 from retinue.domain.run import Reason, Status, Waiting
+from retinue.domain.value import value
 from retinue.errors import Cancelled, ModelFailed, NoRoom, RetinueError, TimedOut
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Outcome:
     status: Status
     waiting_for: Waiting | None = None

@@ -1,7 +1,6 @@
 """Where a new session works, and what it may read and write there: computed once, at its birth, and kept with it."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 from retinue.domain.agent import Agent, Paths, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
@@ -12,13 +11,14 @@ from retinue.domain.run import Run
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope, handed_on
 from retinue.domain.session import Session
 from retinue.domain.tmp import elsewhere
+from retinue.domain.value import value
 from retinue.domain.workspace import Isolation, Workspace
 from retinue.errors import Refused, RetinueError
 from retinue.ports import Ports
 from retinue.runtime.prepare import definition, scope_of
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Child:
     """What is said about a child beyond its task."""
 
@@ -43,7 +43,7 @@ class Child:
     """The run that asks for it: what holds for that run holds for the child."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Birth:
     """The rights that a child is born with."""
 

@@ -1,7 +1,7 @@
 """A watcher hears a session: who sits beside whom, and what they are told of it, each thing once."""
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 from retinue.domain.agent import Agent, Defined, Role, WorkspacePolicy
@@ -13,6 +13,7 @@ from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Entry, Said, name_of
+from retinue.domain.value import value
 from retinue.domain.watch import (
     BEFORE,
     MOST_ENTRIES,
@@ -92,7 +93,7 @@ async def unwatch(watch: Watch, ports: Ports, *, why: str = "") -> Watch:
     return off
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Stand:
     """How a watch stands: who works the watched session, and what the watcher is at."""
 

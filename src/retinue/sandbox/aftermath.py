@@ -5,9 +5,9 @@ import os
 import secrets
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import dataclass
 
 from retinue.domain.scope import Scope
+from retinue.domain.value import value
 from retinue.sandbox.reopen import mended, opened
 from retinue.sandbox.sentence import shown
 from retinue.sandbox.survey import Kind, Sight, survey
@@ -22,7 +22,7 @@ _TRIES = 8
 _SAID = 8
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Before:
     """What must be known to put things right after a command."""
 

@@ -7,11 +7,12 @@ import resource
 import subprocess
 from collections.abc import Mapping
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import lru_cache, partial
 
 from retinue.domain.scope import Scope
 from retinue.domain.tmp import TMP
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
 from retinue.sandbox.aftermath import Before
@@ -95,7 +96,7 @@ _COVER = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Fds:
     """Descriptors that the program is started with."""
 

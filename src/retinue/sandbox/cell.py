@@ -2,7 +2,8 @@
 
 import signal
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+
+from retinue.domain.value import value
 
 Aftermath = Callable[[], tuple[str, ...]]
 During = Callable[[Callable[[], None]], Aftermath]
@@ -13,7 +14,7 @@ def nothing_left() -> tuple[str, ...]:
     return ()
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Cell:
     """What is started, with what, and what must be looked after when nothing of it lives any more."""
 

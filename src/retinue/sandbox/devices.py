@@ -5,8 +5,9 @@ import os
 import stat
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
+from retinue.domain.value import value
 from retinue.errors import Failed
 
 NAMES = ("null", "zero", "full", "random", "urandom", "tty")
@@ -17,7 +18,7 @@ _NOBODY = 65534
 _TRIES = 64
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lent:
     """Devices for one command. The folder is locked by everybody who uses it."""
 

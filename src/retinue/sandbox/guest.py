@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan
 
@@ -16,7 +17,7 @@ _SHIMS = "shims"
 _LIBRARIES = ("lib", "lib64", "pyvenv.cfg")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Installed:
     """A program of this machine, and where the parts of it lie that are not the system's."""
 

@@ -3,7 +3,7 @@
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from enum import Enum
 
 from retinue.domain.agent import Paths
@@ -11,6 +11,7 @@ from retinue.domain.ceiling import Ceiling, Wish
 from retinue.domain.rule import Globs, named, unescaped
 from retinue.domain.scope import Scope
 from retinue.domain.tmp import TMP, inside
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox.hardlinks import denies, known_elsewhere, may_be_denied
 from retinue.sandbox.reach import reach
@@ -51,7 +52,7 @@ _COVERS = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Mount:
     how: How
     at: str
@@ -60,7 +61,7 @@ class Mount:
     """The real place; empty for a cover."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Plan:
     """In the order in which they are to be mounted."""
 

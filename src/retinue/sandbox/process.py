@@ -8,10 +8,10 @@ import signal
 import subprocess
 from collections.abc import Callable, Coroutine
 from contextlib import AbstractAsyncContextManager, suppress
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any, Generic, Protocol, TypeVar
 
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox.cell import Cell, nothing_left
 from retinue.sandbox.launch import descendants
@@ -33,7 +33,7 @@ _PIPE = 256_000
 _LOOK = 0.01
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ended:
     """What came of a cell."""
 

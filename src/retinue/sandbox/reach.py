@@ -1,15 +1,15 @@
 """How far a scope's patterns reach, read off their text alone: where a lookup starts and which folders are worth entering."""
 
 import unicodedata
-from dataclasses import dataclass
 from functools import lru_cache
 
 from retinue.domain.ceiling import Wish
 from retinue.domain.rule import unescaped
 from retinue.domain.scope import Scope
+from retinue.domain.value import value
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reach:
     """The folder that a pattern names literally, and how many components may still follow below it."""
 

@@ -4,7 +4,8 @@ import errno
 import platform
 import struct
 from collections.abc import Iterable
-from dataclasses import dataclass
+
+from retinue.domain.value import value
 
 _LOAD, _AND, _RETURN = 0x20, 0x54, 0x06
 _EQUAL, _AT_LEAST, _ANY_BIT = 0x15, 0x35, 0x45
@@ -61,7 +62,7 @@ _NODES = {"mknod": (133, None, 1), "mknodat": (259, 33, 2)}
 _SOCKETPAIR, _CLONE, _IOCTL = (53, 199), (56, 220), (16, 29)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Machine:
     arch: int
     column: int

@@ -6,13 +6,14 @@ import re
 import stat
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from enum import Enum
 from functools import lru_cache
 
 from retinue.domain.glob import compiled
 from retinue.domain.rule import Globs, unescaped
 from retinue.domain.scope import Scope
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox.reach import is_readable
 from retinue.sandbox.sentence import shown
@@ -46,7 +47,7 @@ Sight = Mapping[str, Kind]
 """What was found, by real path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Held:
     """What one folder holds of interest. True as long as its stamp is."""
 
@@ -65,7 +66,7 @@ class Held:
         return self.written.split("/") if self.written else []
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Look:
     """All that one walk learned."""
 
@@ -74,7 +75,7 @@ class Look:
     """Those that were entered, by real path."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Names:
     """Which names are worth a judgement: the last components of all patterns that close or deny."""
 

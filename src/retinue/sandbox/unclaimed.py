@@ -7,8 +7,9 @@ import os
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
+
+from retinue.domain.value import value
 
 PATIENCE = 60.0
 """Seconds that a session has to be there after its worktree."""
@@ -16,7 +17,7 @@ _LATER = 86_400.0
 _LONGEST = 4096
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Unclaimed:
     """One file for each, in a folder of Retinue's own: its name is the worktree's, its text the repository."""
 

@@ -8,10 +8,11 @@ import time
 import uuid
 from collections.abc import Generator, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import msgspec
 
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
 from retinue.sandbox.aftermath import TELL, Before, put_right
@@ -32,7 +33,7 @@ _ONE_AT_A_TIME = threading.Lock()
 meets the class meanwhile crashes the whole process."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Watch:
     """One command's record. It is locked as long as the process lives that has to put things right."""
 

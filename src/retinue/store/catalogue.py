@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Protocol, Self
 
 from retinue.domain.agent import NAME, Defined, preset_hash
+from retinue.domain.value import value
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.store import ceilings, definitions
 from retinue.store.fields import Partial, merged
@@ -34,7 +35,7 @@ INLINE = "inline"
 GENERAL = "general"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Inline:
     """A definition that stands in the configuration file."""
 
@@ -53,7 +54,7 @@ class Settings(Protocol):
     def ceiling(self) -> Mapping[str, Any] | None: ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Known:
     """A merged definition, and the files whose change makes it old."""
 

@@ -1,7 +1,7 @@
 """Definitions: agents as people write them, in Markdown with front matter or in JSON, and as we write them back."""
 
 from collections.abc import Mapping
-from dataclasses import MISSING, Field, dataclass, fields
+from dataclasses import MISSING, Field, fields
 from enum import StrEnum
 from functools import lru_cache
 from typing import Any
@@ -18,6 +18,7 @@ from retinue.domain.agent import (
     WorkspacePolicy,
 )
 from retinue.domain.rule import Rule
+from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
 from retinue.store import dialects, frontmatter, strict_json, strict_yaml, toolnames, values, yaml_text
@@ -27,7 +28,7 @@ from retinue.store.textfile import MAX_BYTES as MAX_FILE_BYTES
 from retinue.store.values import Wrong
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Written:
     """A source as it was read: its keys with their lines, and the text below the front matter."""
 

@@ -1,12 +1,12 @@
 """Keys that other programs' definitions have and ours do not, each translated into native fields."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, cast
 
 from retinue.domain.agent import Role, Thinking
 from retinue.domain.program import Misread, told
+from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.store import toolnames, values
 from retinue.store.values import Path, Wrong
@@ -23,7 +23,7 @@ class Verdict(StrEnum):
     """Cannot be had here."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Said:
     """What one key comes to."""
 

@@ -3,11 +3,12 @@
 import json
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.agent import Agent
+from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.store import abroad, definitions, inner, toolnames, values, wild
 from retinue.store.dialects import Verdict
@@ -44,7 +45,7 @@ _TELLING = frozenset(
 """Fields that hardly anything but an agent has; a name and a description are in every second file."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class FieldVerdict:
     field: str
     """The key as it stands in the source."""
@@ -53,7 +54,7 @@ class FieldVerdict:
     note: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Checked:
     """What becomes of one foreign definition."""
 
@@ -72,7 +73,7 @@ class Checked:
     """Why the file would not load as it stands, without an import; empty when it would."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Imported:
     """A check, and the file that was written; None where nothing was."""
 

@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
+from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.store import frontmatter, strict_yaml, yaml_text
 from retinue.store.strict_yaml import Document, Mistake
@@ -58,7 +58,7 @@ def _grown(found: Any, section: str, name: str, items: Sequence[str]) -> dict[st
     return {**whole, section: {**inner, name: [*old, *items]}}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Place:
     """Where an item may go. Which of the tries is right, reading the result tells."""
 

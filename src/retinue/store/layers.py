@@ -3,10 +3,10 @@
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.store import definitions
 from retinue.store.fields import Partial
@@ -21,7 +21,7 @@ Watched = dict[str, Stamp]
 """By name: they are looked at before every run, and a Path costs more than the look."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Layer:
     """What one place says about an agent."""
 

@@ -4,9 +4,9 @@ import os
 import re
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 
 from retinue.domain.transcript import OF_RESULT, Entry, name_of
+from retinue.domain.value import value
 from retinue.errors import Failed, NotFound
 from retinue.store.disk import open_file, read_at
 from retinue.store.marker import KINDS, OPEN, attributes, quoted
@@ -22,7 +22,7 @@ Placed = tuple[int, Entry]
 """An entry, and where in the file its marker line starts."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Span:
     """Which entries are meant. At most one of the three names is given, and `limit` counts from there: without a name
     it counts from the end."""

@@ -2,8 +2,8 @@
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from retinue.domain.value import value
 from retinue.store.disk import read_at
 from retinue.store.marker import KINDS, OPEN
 
@@ -13,7 +13,7 @@ _SEPARATOR = f"\n{OPEN}".encode()
 _KIND = re.compile(rf"(?:{'|'.join(KINDS)}) ".encode())
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Portion:
     """Some whole entries of a file."""
 

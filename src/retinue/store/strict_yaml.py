@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.store import plain_yaml
 
@@ -21,7 +22,7 @@ class Mistake(Exception):
         self.problem = problem
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Document:
     value: Any
     lines: Mapping[tuple[str | int, ...], int]

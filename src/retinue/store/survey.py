@@ -3,10 +3,10 @@
 import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import TypeVar
 
 from retinue.domain.transcript import Entry, Said
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.store.disk import Stamp, open_file, stamp_of
 from retinue.store.portions import PORTION
@@ -17,7 +17,7 @@ T = TypeVar("T")
 _TRIES = 3
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Survey:
     """A conversation in numbers, and what is wrong with its file."""
 

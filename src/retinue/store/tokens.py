@@ -8,12 +8,12 @@ import re
 import secrets
 from collections.abc import Generator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from retinue.domain.right import Right
+from retinue.domain.value import value
 from retinue.errors import Failed, NotFound, Usage
 from retinue.store.disk import Stamp, no_room, read_file, replace_file, stamp_of
 from retinue.store.lock import alone
@@ -27,7 +27,7 @@ MOST_BROWSER = 200
 """Characters of what a browser calls itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Token:
     """What is known of a token without having it."""
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from retinue.domain.skill import FILE
+from retinue.domain.value import value
 from retinue.errors import BadDefinition, Failed, NotFound, Usage
 from retinue.store.disk import no_room, read_file, replace_file
 from retinue.store.lock import alone
@@ -38,7 +39,7 @@ class Standing(StrEnum):
     UNKNOWN = "not trusted"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Seen:
     """A project's `.retinue` folder at one moment: what is used of it is what was hashed, byte for byte."""
 

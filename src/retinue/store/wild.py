@@ -4,10 +4,11 @@ import os
 import re
 import tomllib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, cast
 
+from retinue.domain.value import value
 from retinue.errors import BadDefinition
 from retinue.store import definitions, frontmatter, strict_json, strict_yaml
 from retinue.store.strict_yaml import Mistake
@@ -30,7 +31,7 @@ _INNER_KEY = re.compile(
 _TOP_KEY = re.compile(r"([A-Za-z_][A-Za-z0-9_-]*)[ \t]*:(?:[ \t]+(.*))?\Z")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Found:
     """One definition in a file, or the reason why there is none."""
 

@@ -5,12 +5,12 @@ import asyncio
 import signal
 import sys
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Self
 
 import msgspec
 from aiohttp import web
 
+from retinue.domain.value import value
 from retinue.errors import RetinueError
 from retinue.testing.replies import Answer, status
 from retinue.testing.script_file import script_file
@@ -23,7 +23,7 @@ from retinue.testing.shapes import (
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Captured:
     """A request as it came."""
 

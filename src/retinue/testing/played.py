@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Entry, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
+from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
 Step = Reply | Exception | Callable[[Request], Reply]
@@ -27,7 +28,7 @@ def calls(*wishes: tuple[str, str], text: str = "") -> Reply:
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Asked:
     """One request as it was made: the entries are those of that moment."""
 

@@ -9,11 +9,12 @@ from typing import Any
 from retinue.domain.level import Level
 from retinue.domain.program import Gone, Program, Seat
 from retinue.domain.scope import Scope
+from retinue.domain.value import value
 
 Line = Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Turn:
     """What one process says, and how it ends."""
 

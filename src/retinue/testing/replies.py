@@ -1,13 +1,15 @@
 """What a scripted model server can answer: good replies, and every bad habit of servers."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any, cast
+
+from retinue.domain.value import value
 
 Args = Mapping[str, Any] | str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Answer:
     """One answer of the server, whichever provider it plays. Made by the functions below; `replace` changes it."""
 

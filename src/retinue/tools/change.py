@@ -1,13 +1,14 @@
 """The change in a workspace: what git says differs from a commit, looked at in the sandbox and changing nothing."""
 
 import shlex
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from retinue.domain.level import Level
 from retinue.domain.outcome import Ran
 from retinue.domain.rule import below
 from retinue.domain.safe import for_model
 from retinue.domain.scope import DEFAULT_WRITE, Scope
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.ports import Call, Ports
 from retinue.runtime.guard import capped
@@ -33,7 +34,7 @@ _DIFF = f"{_GIT} diff --no-color --no-ext-diff --no-textconv --relative"
 _CUT = "bytes left out \u2026]\n"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Change:
     """What a workspace holds that its base does not, as far as the caller may read it."""
 
@@ -149,7 +150,7 @@ def _listed(text: str) -> tuple[list[str], list[str]]:
     return [each for each in changed.split("\0") if each], [each for each in new.split("\0") if each]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Said:
     text: str
     cut: bool = False

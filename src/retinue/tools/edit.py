@@ -3,12 +3,12 @@
 import asyncio
 import hashlib
 import re
-from dataclasses import dataclass
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
 from retinue.domain.outcome import Opened
 from retinue.domain.tool import Effect
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.ports import Call, Files
 from retinue.tools.define import tool
@@ -53,14 +53,14 @@ async def edit(
     return _told(placed(planned.opened.real, call.session.workspace.root), planned.text, after.pieces)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Change:
     old: str
     new: str
     everywhere: bool = False
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Before:
     """The file as it was found."""
 
@@ -73,13 +73,13 @@ class Before:
         return _digest(self.opened.data)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class After:
     data: bytes
     pieces: "list[Piece]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Piece:
     """One place in a text, and what comes there."""
 

@@ -4,11 +4,11 @@ import asyncio
 import re
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 from retinue.domain.outcome import Found
 from retinue.domain.tool import Effect
+from retinue.domain.value import value
 from retinue.errors import Failed, RetinueError
 from retinue.ports import Call, Files
 from retinue.tools.define import tool
@@ -26,7 +26,7 @@ _BY_LINE = re.compile(r"\(\?(?!:|i\))|[*+?}]\+|\\[AZzGKBWD]|\[\^")
 ends of the text, and all that runs on over line ends."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Search:
     """How a pattern is looked for. Both are given the seconds left, and raise TimeoutError when they are over."""
 
@@ -57,7 +57,7 @@ async def grep(
     return await asyncio.to_thread(hunt.run)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Hunt:
     """One search, made in a thread of its own."""
 

@@ -3,7 +3,6 @@
 import json
 import os
 from collections.abc import Iterable
-from dataclasses import dataclass
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ from typing import Any
 from retinue import app as application
 from retinue.domain.run import Run
 from retinue.domain.transcript import Called, Entry, Returned
+from retinue.domain.value import value
 
 AGENT = "explorer"
 TASK = "Where do this project's errors live, and how does a run end?"
@@ -18,7 +18,7 @@ HERE = "@"
 """Stands in the script for the package's folder, wherever it was installed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Step:
     """One call of the demonstration, and what came of it."""
 
@@ -28,7 +28,7 @@ class Step:
     ms: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Shown:
     run: Run
     steps: tuple[Step, ...]

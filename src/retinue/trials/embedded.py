@@ -14,6 +14,7 @@ from retinue import app as application
 from retinue.app import App
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Called, Entry, Said, name_of
+from retinue.domain.value import value
 
 PARENT = "orchestrator"
 MODEL = "local:smollm2"
@@ -27,7 +28,7 @@ MIDDLE = 2
 """So many children have said something when the worker is killed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Seen:
     """The tree as its files and its ledger have it at one moment."""
 
@@ -68,7 +69,7 @@ class Seen:
         return len(spoken) >= MIDDLE and not all(run.status.final for run in self.children)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Count:
     """What the kill cost, counted from the files, the ledger and the log of the turns that were asked."""
 
@@ -95,7 +96,7 @@ class Count:
         return self.resumed == self.cut_off and not self.asked_again and not self.repeated
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ending:
     seen: Seen
     count: Count | None

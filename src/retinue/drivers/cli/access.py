@@ -1,10 +1,11 @@
 """What a program is given to reach its models: keys, and the hosts that they are for."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, cast
 from urllib.parse import urlsplit
 
+from retinue.domain.value import value
 from retinue.drivers.cli.speech import Speech
 from retinue.errors import BadConfig
 
@@ -12,7 +13,7 @@ LOOPBACK = frozenset({"127.0.0.1", "localhost", "::1"})
 HTTPS, HTTP = 443, 80
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Access:
     env: Mapping[str, str] = field(default_factory=dict[str, str], repr=False)
     urls: Mapping[str, str] = field(default_factory=dict[str, str])

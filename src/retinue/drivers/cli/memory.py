@@ -3,10 +3,11 @@
 import hashlib
 import json
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.value import value
 
 BLOCK = "program"
 MAX_HISTORY = 60_000
@@ -20,7 +21,7 @@ GO_ON = (
 LEFT_OUT = "[what came before this is left out]"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Place:
     """Where a memory lies: it is found again only there."""
 
@@ -30,7 +31,7 @@ class Place:
     cwd: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Recalled:
     """The id to resume, or none; and what the program is to be told now."""
 

@@ -1,10 +1,11 @@
 """What a definition says about its program: where it works, what more it is told, and by what it is started."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from retinue.domain.program import DEFAULT, Misread, told
 from retinue.domain.turn import Model
+from retinue.domain.value import value
 from retinue.errors import BadConfig
 
 _MODEL = {"codex-cli": ("--model", "-m")}
@@ -12,7 +13,7 @@ _THINKING = {"codex-cli": ("-c", "model_reasoning_effort={}"), "pi-cli": ("--thi
 """How a program is told to think; claude is not."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Settings:
     extra: tuple[str, ...] = ()
     workdir: str = ""

@@ -1,16 +1,17 @@
 """How one program is spoken to and understood: what every one of them is known by."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.drivers.cli.account import Account
 
 Read = Callable[[Mapping[str, Any], Account], None]
 """Takes in one line of the program's own JSON."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Words:
     """What one turn is to say, before it is put into a program's own order."""
 
@@ -23,7 +24,7 @@ class Words:
     """The program's home, as it knows it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Instructions:
     """What a program finds in its home before it starts."""
 
@@ -35,7 +36,7 @@ class Instructions:
     """Where models are served that are not served by their makers, by the maker's name."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Speech:
     """One program's ways."""
 

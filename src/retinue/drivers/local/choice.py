@@ -5,9 +5,9 @@ says more: about nine of ten.
 """
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from retinue.domain.tool import ToolSpec
+from retinue.domain.value import value
 
 SPEAK = "answer"
 """The word for no tool at all."""
@@ -27,7 +27,7 @@ which other questions share."""
 Asking = Callable[[str], Awaitable[Mapping[str, float]]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Word:
     """A word that stands for tools, of which the first that is there is meant, and requests that ask for it."""
 
@@ -100,7 +100,7 @@ BEYOND = frozenset(
 """Built-in tools that so small a model is not offered: it would not know when."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Menu:
     """What can be chosen in one conversation, and the examples it is chosen by. It is the same for all agents that
     have the same tools, so the model reads it once."""

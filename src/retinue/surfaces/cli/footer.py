@@ -3,8 +3,9 @@
 import os
 import unicodedata
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import TextIO
+
+from retinue.domain.value import value
 
 Span = tuple[str, str]
 """A piece of a line and its colour."""
@@ -17,7 +18,7 @@ WAVERING = frozenset({"Mn", "Me", "Mc", "Cf", "Sk"})
 """Kinds of characters that terminals give different widths."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Room:
     """How large the terminal is."""
 
@@ -102,7 +103,7 @@ class Footer:
         return (f"\x1b[{up}A" if up else "") + begin + ("\x1b[J" if erase else "")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Place:
     """Where words stopped on the terminal."""
 

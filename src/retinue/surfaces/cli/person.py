@@ -7,11 +7,12 @@ import sys
 import termios
 from collections.abc import Awaitable, Callable, Coroutine, Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from retinue.domain.approval import Answer, Approval
 from retinue.domain.question import Question, chosen
+from retinue.domain.value import value
 from retinue.errors import Cancelled, NobodyHere
 from retinue.surfaces.cli.card import card, choices
 from retinue.surfaces.cli.terminal import Terminal
@@ -35,7 +36,7 @@ SHOW = frozenset({"s", "show"})
 """No answer: everything is shown, and asked again."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Person:
     """Answers one question at a time, however many agents ask."""
 

@@ -4,13 +4,13 @@ is shown as a card; the others, and children for whom there is no room, as a lin
 import asyncio
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from retinue.app import App
 from retinue.app.sessions import LIVE
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
+from retinue.domain.value import value
 from retinue.errors import RetinueError
 from retinue.ports import Tx
 from retinue.surfaces.cli.footer import Footer, Line, Room, columns, fitted
@@ -34,7 +34,7 @@ CALLS = 3
 _COLOURS: Mapping[Status, str] = {Status.RUNNING: "36", Status.WAITING: "33", Status.QUEUED: "2"}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class View:
     """How a tree is looked at: from which run, when, and through how large a window."""
 

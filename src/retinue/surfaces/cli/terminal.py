@@ -8,10 +8,11 @@ import shutil
 import sys
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, TextIO
 
 from retinue.domain.safe import json_safe, safe_text, shown
+from retinue.domain.value import value
 from retinue.errors import RetinueError
 from retinue.surfaces.cli.footer import Footer, can_move, columns, fitted
 
@@ -49,7 +50,7 @@ def json_text(value: object, *, ascii_only: bool = False) -> str:
     return json_safe(json.dumps(value, indent=2, ensure_ascii=ascii_only))
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Terminal:
     """Standard output and standard error, with the promise that `--json` prints one value and nothing else."""
 

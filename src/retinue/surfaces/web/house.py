@@ -1,16 +1,17 @@
 """The house: what every route acts through."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import datetime
 
 from retinue.app import App
+from retinue.domain.value import value
 from retinue.surfaces.web.hub import Hub
 from retinue.surfaces.web.keys import Keys
 from retinue.surfaces.web.rows import Rows
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class House:
     app: App
     hub: Hub

@@ -8,13 +8,13 @@ import os
 import secrets
 import time
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 from retinue.domain.right import EVERY, PERSON, Right
 from retinue.domain.run import iso
 from retinue.domain.safe import safe_text
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.store.disk import Stamp, stamp_of
 from retinue.store.tokens import Tokens
@@ -28,7 +28,7 @@ MOST_LINKS = 1_000
 COOKIE_SECONDS = 30 * 86_400
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Caller:
     """Who asks, and what they may: the daemon's knowledge, whatever the request says of itself."""
 

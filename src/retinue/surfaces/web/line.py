@@ -5,12 +5,12 @@ import asyncio
 import os
 import socket
 import struct
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from retinue.domain.value import value
 from retinue.surfaces.web.refusal import Turned
 
 
@@ -23,7 +23,7 @@ class Way(StrEnum):
     """The port: anybody, until a key says who."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Limits:
     """How much a connection may say, and how slowly."""
 

@@ -3,13 +3,13 @@
 import hashlib
 import html
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from retinue.domain.value import value
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.keys import COOKIE_SECONDS
 from retinue.surfaces.web.refusal import Turned
@@ -77,7 +77,7 @@ def routes(house: House, static: Path) -> list[Route]:
     return [Route("/", front), Route("/enter/{code}", enter), Route("/{name}", file)]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Found:
     data: bytes
     coding: str

@@ -1,12 +1,13 @@
 """A route: what may be asked over HTTP, who may ask it, and what it takes and gives."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Generic, TypeVar
 
 import msgspec
 
 from retinue.domain.right import Right
+from retinue.domain.value import value
 from retinue.surfaces.web.house import House
 
 
@@ -18,7 +19,7 @@ Q = TypeVar("Q")
 B = TypeVar("B")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wish(Generic[Q, B]):
     """One request, understood: what stood in its path, its query and its body, of the types that its route names."""
 
@@ -37,7 +38,7 @@ class Wish(Generic[Q, B]):
 Does = Callable[[House, Wish[Any, Any]], Awaitable[Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Route:
     method: str
     path: str

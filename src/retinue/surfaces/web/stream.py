@@ -3,9 +3,9 @@
 import asyncio
 from collections import deque
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 
 from retinue.domain.event import Event
+from retinue.domain.value import value
 
 ALL = "all"
 NONE = "none"
@@ -21,7 +21,7 @@ GRACE_SECONDS = 2.0
 """How long one that was cut off may take to go by itself."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wanted:
     """Which events a stream carries. Those who want the same share the work of it."""
 

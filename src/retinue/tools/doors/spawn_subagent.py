@@ -1,6 +1,6 @@
 """spawn_subagent: a subtask for another agent, in a conversation and a workspace of its own, waited for or not."""
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Annotated, Literal
 
 import msgspec
@@ -10,6 +10,7 @@ from retinue.domain.announcement import inbox_status, one_line, report
 from retinue.domain.announcement import label as called
 from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.tool import Effect
+from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition, Failed, NotFound, Refused
 from retinue.ports import Call, Ports
@@ -30,7 +31,7 @@ ReturnMode = Literal["blocking", "background"]
 ISOLATION = {"inherit": Isolation.SHARED, "sandbox": Isolation.SANDBOX, "custom": Isolation.CUSTOM}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Override:
     """What is said of a workspace for one call, instead of what the definition says."""
 

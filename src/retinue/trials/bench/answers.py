@@ -1,11 +1,11 @@
 """What the benchmark's model says: whole answers as bytes, made once, in every form a client may ask for."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 
+from retinue.domain.value import value
 from retinue.testing.replies import Answer
 from retinue.testing.shapes import anthropic_events, anthropic_whole, openai_events, openai_whole
 
@@ -14,7 +14,7 @@ JSON, STREAM = b"application/json", b"text/event-stream"
 _USAGE = {"prompt_tokens": 10, "completion_tokens": 5, "total_tokens": 15}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Canned:
     """One answer, ready to be written."""
 

@@ -2,16 +2,16 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from html import escape
 
+from retinue.domain.value import value
 from retinue.trials.bench.lines import LINES, Line
 from retinue.trials.bench.report import Report
 
 LEFT, RIGHT, TOP, BOTTOM = 60, 104, 26, 24
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Curve:
     """One measure at several sizes."""
 

@@ -1,15 +1,15 @@
 """What is shown of the samples: each line, its unit, and what it should be at most."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from retinue.domain.value import value
 from retinue.trials.bench.samples import Figure, Samples
 from retinue.trials.bench.scenes import LOOKS
 
 MIB, KIB = "MiB", "KiB"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Line:
     """One line of the table."""
 

@@ -3,9 +3,10 @@
 import tempfile
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from retinue.domain.value import value
 from retinue.trials.bench.samples import Sample, Samples, facts_of
 from retinue.trials.bench.scenes import furnish
 from retinue.trials.bench.system import Failure, Subject, System, started
@@ -15,7 +16,7 @@ SLOW_MS = 10_000
 """A peer that takes longer for one sample is not asked for another."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ground:
     """Where everything is measured."""
 

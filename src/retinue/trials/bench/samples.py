@@ -3,12 +3,14 @@
 import json
 import statistics
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from pathlib import Path
 from typing import Any
 
+from retinue.domain.value import value
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@value
 class Sample:
     """One measurement of one system, or why there is none."""
 
@@ -23,7 +25,7 @@ class Sample:
     """Which making of the system it was: samples of another one do not count."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Figure:
     """The median of several samples, and how far they lie apart."""
 

@@ -1,10 +1,10 @@
 """What the model answers in each part of the benchmark, and what it must have been told before it does."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.testing.replies import Answer, calls, reply
 from retinue.trials.bench.answers import Canned, anthropic, openai
 
@@ -29,7 +29,7 @@ SEEN = "That is all there is to see."
 WISH = "Write it down."
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Rule:
     """One answer, and when it is given: the first that fits counts."""
 
@@ -48,7 +48,7 @@ class Rule:
     """Seconds between them."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Playable:
     """A rule, ready to be played."""
 

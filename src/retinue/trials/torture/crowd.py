@@ -3,9 +3,9 @@
 import asyncio
 import time
 from collections import Counter
-from dataclasses import dataclass
 
 from retinue.domain.run import Status
+from retinue.domain.value import value
 from retinue.trials.torture.ground import GLANCE, PATIENCE, Ground
 from retinue.trials.torture.laws import Tally, judged
 from retinue.trials.torture.model import Model
@@ -14,7 +14,7 @@ HELD = 600.0
 """Seconds by which answers are held back until the daemon is killed."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Crowd:
     running: int
     """At the kill."""

@@ -13,6 +13,7 @@ from retinue.domain.deed import Deed, Progress
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, dangling
+from retinue.domain.value import value
 from retinue.engine.chance import system_chance
 from retinue.errors import RetinueError
 from retinue.ledger.sqlite import SqliteLedger
@@ -66,7 +67,7 @@ class Tally:
         self.counts.update(other.counts)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Left:
     """All that a home holds."""
 

@@ -5,16 +5,16 @@ import json
 import random
 from collections import Counter
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from time import perf_counter
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, status
 from retinue.trials.torture.tree import Token, place_of, wishes, word, words
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Asked:
     """One request, as the server saw it."""
 

@@ -7,9 +7,10 @@ import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.trials.torture.ground import Ground
 from retinue.trials.torture.kills import Life
@@ -34,7 +35,7 @@ _LINE = re.compile(r"(\d+) +(\w+)\((.*)")
 _WRITING = re.compile(r"O_WRONLY|O_RDWR|O_CREAT|O_TRUNC")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Point:
     """One system call of a run: the how many-th of its kind, in a home that is new or was used before."""
 

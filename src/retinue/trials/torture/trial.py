@@ -14,6 +14,7 @@ from datetime import date
 from pathlib import Path
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.testing.model_server import ModelServer
 from retinue.trials.torture import points
 from retinue.trials.torture.crowd import crowd
@@ -27,7 +28,7 @@ QUICK = 0.004
 NO_STRACE = "strace is not installed, so no fault is put into system calls: install it to try those too"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wishes:
     kills: int = 30
     points: int | None = 12
