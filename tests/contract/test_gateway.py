@@ -293,11 +293,11 @@ async def test_keep_alive_comments_are_not_words(provider: str):
 
 async def test_an_answer_that_never_ends_is_ended_by_the_total_limit(provider: str):
     """Shows: M05."""
-    settings = replace(QUICK, total_seconds=0.3)
+    settings = replace(QUICK, total_seconds=1)
     async with talk(provider, lambda asked: reply("word " * 1000, piece=5, pace=0.01), settings) as it:
         failure = await it.fails()
         assert failure.reason == "incomplete"
-        assert "took more than 0.3 s" in str(failure)
+        assert "took more than 1 s" in str(failure)
         assert failure.partial.startswith("word word")
         assert it.asked == 1
 
@@ -697,15 +697,15 @@ def test_the_gateway_and_the_scripted_driver_do_not_load_an_http_client():
     assert done.stdout.strip() == "False"
 
 
-def test_the_drivers_load_nothing_heavier_than_their_http_client():
+def test_the_drivers_load_nothing_but_what_json_is_read_with():
     code = (
-        "import sys, asyncio, aiohttp, msgspec; before = set(sys.modules); "
+        "import sys, asyncio, msgspec; before = set(sys.modules); "
         "import retinue.drivers.openai_chat, retinue.drivers.anthropic, retinue.drivers.gateway; "
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
-        "print(sorted(new - {'retinue'} - sys.stdlib_module_names), 'aiohttp.web' in sys.modules)"
+        "print(sorted(new - {'retinue'} - sys.stdlib_module_names))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[] False"
+    assert done.stdout.strip() == "[]"
 
 
 async def test_a_tool_has_its_own_name_here_and_one_that_the_api_takes_there(provider: str):

@@ -27,6 +27,7 @@ RETINUE = ("-m", "retinue")
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE")
 LINE = 2**16
 _Transport: Any = vars(unix_events)["_UnixSubprocessTransport"]
+_KEPT: set[asyncio.Task[None]] = set()
 _PARTS = list(inspect.signature(vars(subprocess.Popen)["_execute_child"]).parameters)[1:]
 
 
@@ -134,7 +135,24 @@ async def begun(words: Sequence[str], *, limit: int = LINE, **how: Any) -> Proce
     ended = os.pidfd_open(transport.get_pid())
     loop.add_reader(ended, transport.ended, ended)
     await waiter
-    return Process(transport, protocol, loop)
+    return kept(Process(transport, protocol, loop))
+
+
+def kept(process: Process) -> Process:
+    """What a test that failed leaves of it ends with the test's loop: else the next test would be blamed for it."""
+    _KEPT.add(keeping := asyncio.create_task(_keep(process)))
+    keeping.add_done_callback(_KEPT.discard)
+    return process
+
+
+async def _keep(process: Process) -> None:
+    """A loop that closes cancels its tasks, and waits for them."""
+    try:
+        await process.wait()
+    except asyncio.CancelledError:
+        vars(process)["_transport"].close()
+        await process.wait()
+        raise
 
 
 class _Begun(_Transport):

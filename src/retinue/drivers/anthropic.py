@@ -6,7 +6,6 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.run import Usage
 from retinue.domain.tool import spelled
 from retinue.domain.transcript import Called, Entry, Said
 from retinue.domain.turn import Delta, Model, Reply, Request, Stop
@@ -246,15 +245,25 @@ class _Reading:
         self._usage: dict[str, Any] = {}
         self._stop = Stop.END
 
-    def take(self, data: bytes) -> None:
-        event = self._decoded(data)
-        known = _EVENTS.get(event.type)
-        if known is not None:
-            known(self, event)
+    def take(self, events: Sequence[bytes]) -> None:
+        try:
+            for data in events:
+                event = self._decoded(data)
+                known = _EVENTS.get(event.type)
+                if known is not None:
+                    known(self, event)
+        finally:
+            self._into.tell()
         if self._into.full:
             self.finished = self.over = True
 
     def whole(self, data: bytes) -> None:
+        try:
+            self._message(data)
+        finally:
+            self._into.tell()
+
+    def _message(self, data: bytes) -> None:
         event = self._decoded(data)
         if event.type != "message" or event.content is None:
             raise trouble("the model's server sent a document that is no message", INCOMPLETE)
@@ -268,14 +277,13 @@ class _Reading:
         if not self.finished:
             raise trouble("the model's answer broke off before its end", INCOMPLETE)
         self._into.thoughts += [text for block in self._blocks.values() if (text := _thought(block))]
-        usage = Usage(
-            input=count(
-                self._usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"
-            ),
-            output=count(self._usage, "output_tokens"),
+        usage = self._into.used(
+            read=count(self._usage, "input_tokens", "cache_creation_input_tokens", "cache_read_input_tokens"),
+            written=count(self._usage, "output_tokens"),
             cached=count(self._usage, "cache_read_input_tokens"),
+            sent=sent,
         )
-        return self._into.reply(self._stop, self._into.estimated(usage, sent=sent))
+        return self._into.reply(self._stop, usage)
 
     def _decoded(self, data: bytes) -> _Event:
         try:

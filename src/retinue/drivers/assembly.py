@@ -2,12 +2,13 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
 from retinue.domain.run import Usage
 from retinue.domain.turn import Delta, Reply, Stop, Wish
-from retinue.drivers.trouble import quoted
+from retinue.drivers.trouble import MAX_MESSAGE, quoted
 from retinue.drivers.wire import not_an_object
 
 MAX_CALLS = 4096
@@ -37,11 +38,14 @@ class Slot:
 class Assembly:
     """Collects what one stream says. Once `full`, the rest of the stream is not worth reading."""
 
-    __slots__ = ("_heard", "_over", "_size", "_texts", "model", "slots", "thoughts")
+    __slots__ = ("_fresh", "_heard", "_kind", "_over", "_size", "_texts", "model", "slots", "thoughts")
 
     def __init__(self, heard: Callable[[Delta], None]) -> None:
         self._heard = heard
         self._texts: list[str] = []
+        self._fresh: list[str] = []
+        """Pieces of one kind that nobody was told of yet."""
+        self._kind = ""
         self._size = 0
         self._over = ""
         self.slots: list[Slot] = []
@@ -57,16 +61,29 @@ class Assembly:
         return "".join(self._texts)
 
     def say(self, piece: str) -> None:
-        piece = self.keep(piece)
-        if piece:
+        if piece := self.keep(piece):
+            if self._kind != "text":
+                self._turn("text")
             self._texts.append(piece)
-            self._heard(Delta(text=piece))
+            self._fresh.append(piece)
 
     def think(self, piece: str) -> str:
-        piece = self.keep(piece)
-        if piece:
-            self._heard(Delta(thinking=piece))
+        if piece := self.keep(piece):
+            if self._kind != "thinking":
+                self._turn("thinking")
+            self._fresh.append(piece)
         return piece
+
+    def tell(self) -> None:
+        """What came together is told together, however many pieces the model's server made of it."""
+        if self._fresh:
+            together, self._fresh = "".join(self._fresh), []
+            self._heard(_DELTAS[self._kind](together))
+
+    def _turn(self, kind: str) -> None:
+        """What is said after another kind of words is told after them."""
+        self.tell()
+        self._kind = kind
 
     def call(self, name: str, provider_id: str = "") -> Slot:
         slot = Slot(name=name[:MAX_NAME], id=provider_id, pieces=[])
@@ -82,12 +99,13 @@ class Assembly:
             self._over = f"more than {MAX_BLOCKS} blocks in one reply; the rest was left out"
 
     def argue(self, slot: Slot, piece: str) -> None:
-        piece = self.keep(piece)
-        if piece:
+        if piece := self.keep(piece):
             slot.size += len(piece)
             if slot.size <= MAX_ARGUMENT_BYTES:
                 slot.pieces.append(piece)
-            self._heard(Delta(calling=piece))
+            if self._kind != "calling":
+                self._turn("calling")
+            self._fresh.append(piece)
 
     def reply(self, stop: Stop, usage: Usage) -> Reply:
         """The finished reply; what was cut can never run."""
@@ -101,7 +119,7 @@ class Assembly:
         return Reply(
             text=self.text,
             wishes=wishes,
-            model=quoted(self.model)[:MAX_NAME],
+            model=_named(self.model[: 4 * MAX_MESSAGE]),
             usage=usage,
             stop=stop,
             # A thought that was cut is not the one that was signed.
@@ -109,10 +127,10 @@ class Assembly:
             cut=self._over,
         )
 
-    def estimated(self, usage: Usage, *, sent: int) -> Usage:
+    def used(self, *, read: int, written: int, cached: int, sent: int) -> Usage:
         """The provider's counts where they can be true, else our own estimate."""
-        read = _plausible(usage.input, sent)
-        return Usage(input=read, output=_plausible(usage.output, self._size), cached=min(usage.cached, read))
+        read = _plausible(read, sent)
+        return Usage(input=read, output=_plausible(written, self._size), cached=min(cached, read))
 
     def _wishes(self, *, cut: bool) -> tuple[Wish, ...]:
         last = len(self.slots) - 1
@@ -123,13 +141,25 @@ class Assembly:
         if self._over:
             return ""
         size = len(piece) if piece.isascii() else len(piece.encode("utf-8", "surrogatepass"))
-        room = MAX_REPLY_BYTES - self._size
-        if size > room:
+        if self._size + size > MAX_REPLY_BYTES:
             self._over = f"the reply is longer than {MAX_REPLY_BYTES:,} bytes; the rest was left out"
-            piece = piece.encode("utf-8", "surrogatepass")[:room].decode("utf-8", "ignore")
-            size = room
+            size = MAX_REPLY_BYTES - self._size
+            piece = piece.encode("utf-8", "surrogatepass")[:size].decode("utf-8", "ignore")
         self._size += size
         return piece
+
+
+_DELTAS: Mapping[str, Callable[[str], Delta]] = {
+    "text": lambda words: Delta(text=words),
+    "thinking": lambda words: Delta(thinking=words),
+    "calling": lambda words: Delta(calling=words),
+}
+
+
+@lru_cache(maxsize=64)
+def _named(model: str) -> str:
+    """A model's own name for itself, as a person may read it: it is the same in nearly every reply."""
+    return quoted(model)[:MAX_NAME]
 
 
 def count(usage: Mapping[str, Any] | None, *names: str) -> int:

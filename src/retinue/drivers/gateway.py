@@ -3,14 +3,15 @@
 import asyncio
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
 
 from retinue.domain.chance import Chance
+from retinue.domain.change import replace
 from retinue.domain.program import PROGRAMS
 from retinue.domain.run import Reason
 from retinue.domain.tool import spelled
 from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Model, Reply, Request
+from retinue.domain.value import value
 from retinue.drivers.gate import Gate, Visit
 from retinue.drivers.trouble import Pause, Trouble
 from retinue.drivers.watch import Patience, Watch
@@ -23,7 +24,7 @@ OF_PROGRAMS = Patience(idle=1800.0, progress=math.inf, total=math.inf, again=Fal
 """A program that acts by itself may be long at it, and what it did is not done twice: its run's deadline is its limit."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class GatewaySettings:
     """How often and how long a turn is tried. Seconds."""
 
@@ -68,10 +69,13 @@ class Gateway:
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         key = _key(request.model)
         driver = self._driver(key, request.model)
-        turn = _Turn(self._settings, self._chance, self._gates.setdefault(key, Gate()), heard)
+        gate = self._gates.get(key)
+        if gate is None:
+            gate = self._gates[key] = Gate()
+        turn = _Turn(self._settings, self._chance, gate, heard)
+        patience = OF_PROGRAMS if request.model.driver in PROGRAMS else self._patience
         while True:
-            visit = await turn.admitted()
-            patience = OF_PROGRAMS if request.model.driver in PROGRAMS else self._patience
+            visit = gate.enter() or await turn.admitted()
             watch = Watch(patience, heard, visit.opened)
             try:
                 return _by_name(await watch.over(driver.turn(request, watch.heard)), request)
@@ -195,6 +199,8 @@ class _Turn:
 def _by_name(reply: Reply, request: Request) -> Reply:
     """A call by the tool's own name, however the driver had to spell it to the model: of those that it has now, and of
     those that it remembers from earlier in the conversation."""
+    if not reply.wishes:
+        return reply
     names = {spec.name for spec in request.tools}
     if all(wish.tool in names for wish in reply.wishes):
         return reply

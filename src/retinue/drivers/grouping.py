@@ -1,7 +1,7 @@
 """Entries in the order providers demand: each reply, its calls, their results, then the words that follow."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 
@@ -10,17 +10,24 @@ ORPHAN = "[result of a call that is no longer here]"
 BLANK_RESULT = "(empty)"
 
 
-@dataclass(slots=True, kw_only=True)
+@dataclass(slots=True, init=False)
 class Unit:
     """One reply of the model with its calls and their results, and what was said to it afterwards.
     The first unit of a conversation has no reply as a rule."""
 
     start: int
     """Where in the entries it begins: everything up to the next unit's start belongs to it."""
-    replies: list[Said] = field(default_factory=list[Said])
-    calls: dict[str, Called] = field(default_factory=dict[str, Called])
-    results: dict[str, Returned] = field(default_factory=dict[str, Returned])
-    words: list[str] = field(default_factory=list[str])
+    replies: list[Said]
+    calls: dict[str, Called]
+    results: dict[str, Returned]
+    words: list[str]
+
+    def __init__(self, *, start: int) -> None:
+        self.start = start
+        self.replies = []
+        self.calls = {}
+        self.results = {}
+        self.words = []
 
     @property
     def text(self) -> str:

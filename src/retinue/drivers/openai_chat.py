@@ -5,7 +5,6 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.run import Usage
 from retinue.domain.tool import spelled
 from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Reply, Request, Stop
@@ -168,60 +167,65 @@ class _Reading:
         self._stop = Stop.END
         self._refusals: list[str] = []
 
-    def take(self, data: bytes) -> None:
-        if data.strip() == b"[DONE]":
-            self.over = True
-            return
-        chunk = self._decoded(data)
-        if chunk is None:
-            return
+    def take(self, events: Sequence[bytes]) -> None:
+        try:
+            for data in events:
+                if data[:1] != b"{" and data.strip() == b"[DONE]":
+                    self.over = True
+                else:
+                    self._chunk(self._decoded(data))
+        finally:
+            self._into.tell()
+        if self._into.full:
+            self.finished = self.over = True
+
+    def whole(self, data: bytes) -> None:
+        self.take([data])
+
+    def _chunk(self, chunk: _Chunk) -> None:
         if chunk.model and not self._into.model:
             self._into.model = chunk.model
         if chunk.usage:
             self._usage = chunk.usage
         for choice in chunk.choices or ():
-            if not choice.index:
-                self._choice(choice)
-        if self._into.full:
-            self.finished = self.over = True
-
-    def whole(self, data: bytes) -> None:
-        self.take(data)
+            if choice.index:
+                continue
+            delta = choice.delta or choice.message
+            if delta is not None:
+                self._delta(delta)
+            if choice.finish_reason:
+                self._ended(choice.finish_reason)
 
     def reply(self, *, sent: int) -> Reply:
         if not self.finished:
             raise trouble("the model's answer broke off before its end", INCOMPLETE)
         if self._refusals and self._stop is not Stop.LENGTH:
             self._stop = Stop.REFUSED
-        usage = Usage(
-            input=count(self._usage, "prompt_tokens"),
-            output=count(self._usage, "completion_tokens"),
+        usage = self._into.used(
+            read=count(self._usage, "prompt_tokens"),
+            written=count(self._usage, "completion_tokens"),
             cached=count(_details(self._usage), "cached_tokens"),
+            sent=sent,
         )
-        return self._into.reply(self._stop, self._into.estimated(usage, sent=sent))
+        return self._into.reply(self._stop, usage)
 
-    def _decoded(self, data: bytes) -> _Chunk | None:
+    def _decoded(self, data: bytes) -> _Chunk:
         try:
             chunk = _CHUNK.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise trouble("the model's server sent a piece that is no completion", INCOMPLETE) from error
+        if chunk.error is None:
+            return chunk
         if isinstance(chunk.error, str):
             raise trouble(f"the model's server failed: {quoted(chunk.error, self._key)}", PASSING)
-        if chunk.error is not None:
-            said = quoted(chunk.error.message or "no reason given", self._key)
-            fate = by_name(chunk.error.code, chunk.error.type)
-            raise trouble(f"the model's server failed: {said}", fate)
-        return chunk
+        said = quoted(chunk.error.message or "no reason given", self._key)
+        raise trouble(f"the model's server failed: {said}", by_name(chunk.error.code, chunk.error.type))
 
-    def _choice(self, choice: _Choice) -> None:
-        delta = choice.delta or choice.message
-        if delta is not None:
-            self._delta(delta)
-        if choice.finish_reason == "error":
+    def _ended(self, reason: str) -> None:
+        if reason == "error":
             raise trouble("the model's server ended its answer with an error", PASSING)
-        if choice.finish_reason:
-            self.finished = True
-            self._stop = STOPS.get(choice.finish_reason, Stop.END)
+        self.finished = True
+        self._stop = STOPS.get(reason, Stop.END)
 
     def _delta(self, delta: _Delta) -> None:
         if delta.content:

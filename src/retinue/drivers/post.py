@@ -3,16 +3,18 @@
 import asyncio
 import math
 import re
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Protocol
 
-import aiohttp
 import msgspec
 
 from retinue.domain.run import Reason
 from retinue.domain.turn import Delta
+from retinue.drivers.dial import NoUrl, Unreachable
+from retinue.drivers.http import Client, Connection
+from retinue.drivers.http_reading import Answer, Broken
 from retinue.drivers.sse import MAX_EVENT, Events
 from retinue.drivers.trouble import (
     AUTH,
@@ -36,17 +38,24 @@ LINGER_SECONDS = 2.0
 """How long to wait for the formal end of a stream whose reply is already whole."""
 MAX_ERROR_BODY = 64 * 1024
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
+_HEADERS = {
+    "User-Agent": "retinue",
+    "Accept": "*/*",
+    "Accept-Encoding": "identity",
+    "Content-Type": "application/json",
+}
 
 
 class Reading(Protocol):
-    """A provider's view of a stream: takes each event's data, and says when there is enough."""
+    """A provider's view of a stream: takes the data of its events as they come, tells what they say, and says when there
+    is enough."""
 
     finished: bool
     """The server said why the reply ends: what follows is only counts."""
     over: bool
     """Nothing more is worth reading."""
 
-    def take(self, data: bytes) -> None: ...
+    def take(self, events: Sequence[bytes]) -> None: ...
     def whole(self, data: bytes) -> None:
         """A server that does not stream sends the reply as one JSON document."""
         ...
@@ -76,8 +85,8 @@ class Post:
         self._server = server
         self._variable = variable
         """The environment variable that holds the key: what a person is told to check."""
-        self._timeout = aiohttp.ClientTimeout(total=None, sock_connect=connect_seconds)
-        self._session: aiohttp.ClientSession | None = None
+        self._connect_seconds = connect_seconds
+        self._client: Client | None = None
 
     def key(self, source: Callable[[], str] | str) -> str:
         """The key for this turn; one that no header can carry is refused before it is sent anywhere."""
@@ -96,107 +105,107 @@ class Post:
     ) -> None:
         """Sends the body and feeds the answer to `reading`; every failure is a Trouble."""
         try:
-            async with self._opened().post(
-                self._server,
-                data=body[0] if len(body) == 1 else _Pieces(body),
-                headers={**headers, "Content-Length": str(sum(map(len, body)))},
-                allow_redirects=False,
-            ) as response:
-                try:
-                    await self._answered(response, reading, heard, secret)
-                finally:
-                    if not response.content.at_eof():
-                        response.close()
-        except (aiohttp.InvalidURL, aiohttp.NonHttpUrlClientError, UnicodeError) as error:
-            # A host that no name server could be asked for is found out only when one is asked.
-            raise trouble(f"{self._server!r} is not a URL: mend the base URL", NOWHERE) from error
-        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            connection = await self._opened().post(headers, body)
+            try:
+                await self._answered(connection, reading, heard, secret)
+            finally:
+                connection.leave()
+        except Unreachable as error:
             raise trouble(
                 f"cannot reach {self._server}: {quoted(str(error), secret)}", UNREACHABLE
             ) from error
-        except (aiohttp.ClientError, OSError) as error:
-            raise trouble(
-                f"{self._server} broke the connection ({type(error).__name__})", INCOMPLETE
-            ) from error
+        except Broken as error:
+            raise trouble(f"{self._server} {quoted(str(error), secret)}", INCOMPLETE) from error
 
     async def close(self) -> None:
-        if self._session is not None:
-            await self._session.close()
-            self._session = None
+        client, self._client = self._client, None
+        if client is not None:
+            await client.close()
 
-    def _opened(self) -> aiohttp.ClientSession:
-        if self._session is None:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=self._timeout,
-                trust_env=False,
-                headers={"Accept-Encoding": "identity", "Content-Type": "application/json"},
-            )
-        return self._session
+    def _opened(self) -> Client:
+        if self._client is None:
+            try:
+                self._client = Client(self._server, _HEADERS, connect_seconds=self._connect_seconds)
+            except NoUrl as error:
+                raise trouble(f"{self._server!r} is not a URL: mend the base URL", NOWHERE) from error
+        return self._client
 
     async def _answered(
         self,
-        response: aiohttp.ClientResponse,
+        connection: Connection,
         reading: Reading,
         heard: Callable[[Delta], None],
         secret: str,
     ) -> None:
-        if response.status != 200:  # noqa: PLR2004 — the only status that carries a reply
-            raise await self._refused(response, secret)
+        answer = connection.answer
+        if answer.status != 200:  # noqa: PLR2004 — the only status that carries a reply
+            raise await self._refused(connection, secret)
         heard(ALIVE)
-        kind = response.content_type
+        if packed := _packed(answer):
+            raise trouble(
+                f"{self._server} answered packed ({quoted(packed)}), which was not asked for", PASSING
+            )
+        kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
-            reading.whole(await _limited(response, MAX_EVENT))
+            reading.whole(await _limited(connection, MAX_EVENT))
         elif kind in {"text/html", "application/xhtml+xml"}:
             raise trouble(f"{self._server} answered with a web page instead of a reply", PASSING)
         else:
-            await _read(response, reading, heard)
+            await _read(connection, reading, heard)
 
-    async def _refused(self, response: aiohttp.ClientResponse, secret: str) -> Trouble:
-        said, *names = _error_in(await _limited(response, MAX_ERROR_BODY))
-        status = response.status
+    async def _refused(self, connection: Connection, secret: str) -> Trouble:
+        answer = connection.answer
+        try:
+            body = b"" if _packed(answer) else await _limited(connection, MAX_ERROR_BODY)
+        except Broken:
+            body = b""  # the status says what matters
+        said, *names = _error_in(body)
+        status = answer.status
         fate = by_status(status)
         named = by_name(*names)
         if fate.gate and not named.retry:
             fate = named
-        pause = _pause(response.headers)
+        pause = _pause(answer.headers)
         said = quoted(said, secret)
         if fate.reason is Reason.AUTH:
             return trouble(f"{self._server} refused the key (HTTP {status}): check {self._variable}", fate)
         if fate.reason is Reason.CONFIG:
             return trouble(f"model or URL not found: {self._server} (HTTP {status}) {said}".rstrip(), fate)
-        return trouble(f"{self._server} answered HTTP {status}: {said or response.reason or ''}", fate, pause)
+        return trouble(f"{self._server} answered HTTP {status}: {said or quoted(answer.reason)}", fate, pause)
 
 
-async def _read(response: aiohttp.ClientResponse, reading: Reading, heard: Callable[[Delta], None]) -> None:
+async def _read(connection: Connection, reading: Reading, heard: Callable[[Delta], None]) -> None:
     events = Events()
-    content = response.content
     while not reading.finished and not reading.over:
-        chunk = await content.readany()
+        chunk = await connection.read()
         if not chunk:
-            for data in events.rest():
-                reading.take(data)
+            reading.take(events.rest())
             return
         heard(ALIVE)
-        for data in events.feed(chunk):
-            reading.take(data)
+        reading.take(events.feed(chunk))
+    if reading.over and connection.over:
+        return
     try:
         async with asyncio.timeout(LINGER_SECONDS):
-            while not reading.over and (chunk := await content.readany()):
-                for data in events.feed(chunk):
-                    reading.take(data)
-            if reading.finished and not content.at_eof():
-                await content.readany()
-    except (TimeoutError, aiohttp.ClientError, OSError):
+            while not reading.over and (chunk := await connection.read()):
+                reading.take(events.feed(chunk))
+            if reading.finished and not connection.over:
+                await connection.read()
+    except (TimeoutError, Broken):
         return
 
 
-async def _limited(response: aiohttp.ClientResponse, limit: int) -> bytes:
+def _packed(answer: Answer) -> str:
+    """How the body is packed, which we never ask for; empty: it is not."""
+    said = answer.headers.get("content-encoding", "")
+    return "" if said.lower() == "identity" else said
+
+
+async def _limited(connection: Connection, limit: int) -> bytes:
     """A body, as far as anyone would want to read it."""
     pieces: list[bytes] = []
     size = 0
-    while size < limit and (chunk := await response.content.readany()):
+    while size < limit and (chunk := await connection.read()):
         pieces.append(chunk)
         size += len(chunk)
     return b"".join(pieces)
@@ -218,7 +227,7 @@ def _pause(headers: Mapping[str, str]) -> Pause:
     try:
         if "retry-after-ms" in headers:
             return Pause(seconds=_seconds(headers["retry-after-ms"]) / 1000)
-        value = headers.get("Retry-After", "").strip()
+        value = headers.get("retry-after", "").strip()
         if not value:
             return Pause()
         if value[0].isdigit() or value[0] in "+-.":
@@ -234,14 +243,3 @@ def _seconds(value: str) -> float:
     if math.isnan(seconds):
         raise ValueError(value)
     return seconds
-
-
-class _Pieces:
-    """A body sent piece by piece: aiohttp would otherwise hold up the loop with one huge write."""
-
-    def __init__(self, pieces: list[bytes]) -> None:
-        self._pieces = pieces
-
-    async def __aiter__(self) -> AsyncIterator[bytes]:
-        for piece in self._pieces:
-            yield piece

@@ -7,6 +7,7 @@ MAX_EVENT = 16_000_000
 """Bytes of one event: past it the stream is not a model's reply."""
 
 _BOM = b"\xef\xbb\xbf"
+_BLANK = b"\n\n"
 
 
 class Events:
@@ -40,9 +41,14 @@ class Events:
             # A carriage return at the very end may be half of a CRLF: it waits for its other half.
             held = b"\r" if chunk.endswith(b"\r") else b""
             chunk = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        if not self._begun:
+            self._begun = True
+            chunk = chunk.removeprefix(_BOM)
+        found: list[bytes] = []
+        if not self._data:
+            chunk = _plain(chunk, found)
         lines = chunk.split(b"\n")
         rest = lines.pop() + held
-        found: list[bytes] = []
         for line in lines:
             self._line(line, found)
         self._pieces = [rest] if rest else []
@@ -53,7 +59,8 @@ class Events:
     def rest(self) -> list[bytes]:
         """What stands at the end of a stream that did not close its last event."""
         found: list[bytes] = []
-        self._line(b"".join(self._pieces).rstrip(b"\r"), found)
+        line = b"".join(self._pieces).rstrip(b"\r")
+        self._line(line if self._begun else line.removeprefix(_BOM), found)
         self._line(b"", found)
         self._pieces = []
         return found
@@ -65,9 +72,6 @@ class Events:
             )
 
     def _line(self, line: bytes, found: list[bytes]) -> None:
-        if not self._begun:
-            self._begun = True
-            line = line.removeprefix(_BOM)
         if line.startswith(b"data:"):
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             self._event += len(line)
@@ -75,3 +79,18 @@ class Events:
             found.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
             self._data = []
             self._event = 0
+
+
+def _plain(chunk: bytes, found: list[bytes]) -> bytes:
+    """Takes the events of one line of data each from the front, as nearly all are, and gives back what follows them."""
+    blocks = chunk.split(_BLANK)
+    last = blocks.pop()
+    for at, block in enumerate(blocks):
+        if block.startswith(b"data: ") and b"\n" not in block:
+            found.append(block[6:])
+            continue
+        name, _, data = block.partition(b"\n")
+        if not data.startswith(b"data: ") or b"\n" in data or name.startswith(b"data"):
+            return _BLANK.join([*blocks[at:], last])
+        found.append(data[6:])
+    return last

@@ -2,14 +2,14 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
 
 from retinue.domain.run import Reason
 from retinue.domain.turn import Delta, Reply
+from retinue.domain.value import value
 from retinue.drivers.trouble import Trouble
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Patience:
     """Seconds without a byte, without a word, and in all."""
 
@@ -102,14 +102,20 @@ class Watch:
         """Ends the attempt when a limit has passed, else comes back when the nearest one could have."""
         now = self._clock()
         patience = self._patience
+        when = min(self._begin + patience.total, self._byte + patience.idle, self._word + patience.progress)
+        if when > now:
+            self._handle = asyncio.get_running_loop().call_at(when, self._look)
+        elif self._limit is not None:
+            self._trouble = self._passed()
+            self._limit.reschedule(now)
+
+    def _passed(self) -> Trouble:
+        """Which limit it was."""
+        patience = self._patience
         limits = (
             (self._begin + patience.total, f"the model took more than {patience.total:g} s", False),
             (self._byte + patience.idle, f"the model was silent for {patience.idle:g} s", True),
             (self._word + patience.progress, f"the model said nothing for {patience.progress:g} s", True),
         )
-        when, why, retry = min(limits)
-        if when > now:
-            self._handle = asyncio.get_running_loop().call_at(when, self._look)
-        elif self._limit is not None:
-            self._trouble = Trouble(why, reason=Reason.INCOMPLETE, retry=retry and patience.again)
-            self._limit.reschedule(now)
+        _, why, retry = min(limits)
+        return Trouble(why, reason=Reason.INCOMPLETE, retry=retry and patience.again)

@@ -1,7 +1,7 @@
 """The bytes of a request: what was encoded for one turn is not encoded again for the next."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import field
 from typing import Any, cast
 
 import msgspec
@@ -9,16 +9,21 @@ import msgspec
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Entry
 from retinue.domain.turn import Model, Request
+from retinue.domain.value import value
 from retinue.drivers.grouping import Unit, units
 
 _ENCODER = msgspec.json.Encoder()
 _CHUNK = 256 * 1024
 """Sealed bytes are kept in pieces of about this size, so that growing never copies the whole history."""
 
+_HEADS = 8
+_END = b"]}"
 _OBJECT = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
+MadeFor = tuple[Model, str, tuple[ToolSpec, ...]]
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+
+@value
 class Place:
     """Where in its conversation a unit stands: some providers want the first or the last to be special."""
 
@@ -26,7 +31,11 @@ class Place:
     last: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+_FIRST, _AMID = Place(first=True, last=False), Place(first=False, last=False)
+_ONLY, _LAST = Place(first=True, last=True), Place(first=False, last=True)
+
+
+@value
 class Shape:
     """How one provider writes a request: all that stands before the messages, with their bracket opened, and
     the messages of one unit, at least one for the last."""
@@ -34,6 +43,16 @@ class Shape:
     name: str
     head: Callable[[Request], bytes]
     unit: Callable[[Unit, Place], Sequence[Mapping[str, Any]]]
+    heads: list[tuple[MadeFor, bytes]] = field(default_factory=list["tuple[MadeFor, bytes]"])
+    """The latest, for conversations of the same agent to share."""
+
+    def headed(self, request: Request, made_for: MadeFor) -> bytes:
+        for known, head in self.heads:
+            if known == made_for:
+                return head
+        head = self.head(request)
+        self.heads[:] = [(made_for, head), *self.heads[: _HEADS - 1]]
+        return head
 
 
 class Sealed:
@@ -48,7 +67,7 @@ class Sealed:
         """How many entries are in it."""
         self.last: Entry | None = None
         self.head = b""
-        self.made_for: tuple[Model, str, tuple[ToolSpec, ...]] | None = None
+        self.made_for: MadeFor | None = None
 
     def add(self, encoded: bytes) -> None:
         self._open += encoded
@@ -56,8 +75,9 @@ class Sealed:
             self._pieces.append(bytes(self._open))
             self._open = bytearray()
 
-    def parts(self) -> list[bytes]:
-        return [*self._pieces, bytes(self._open)]
+    def parts(self) -> list[bytes | bytearray]:
+        """The last of them still grows: whoever keeps it makes a copy."""
+        return [*self._pieces, self._open]
 
     def covers(self, entries: Sequence[Entry]) -> bool:
         """Entries only grow at their end while a conversation is resident; anything else begins anew."""
@@ -73,10 +93,10 @@ def body(request: Request, shape: Shape) -> list[bytes]:
         sealed = request.memo[shape.name] = Sealed()
     made_for = (request.model, request.system, request.tools)
     if sealed.made_for != made_for:
-        sealed.head = shape.head(request)
+        sealed.head = shape.headed(request, made_for)
         sealed.made_for = made_for
     tail = _seal(sealed, request.entries, shape)
-    return _packed([sealed.head, *sealed.parts(), tail, b"]}"])
+    return _packed([sealed.head, *sealed.parts(), tail, _END])
 
 
 def _seal(sealed: Sealed, entries: Sequence[Entry], shape: Shape) -> bytes:
@@ -85,12 +105,12 @@ def _seal(sealed: Sealed, entries: Sequence[Entry], shape: Shape) -> bytes:
     following = units(entries, sealed.count)
     unit = next(following)
     for later in following:
-        sealed.add(_messages(shape, unit, Place(first=first, last=False), b","))
+        sealed.add(_messages(shape, unit, _FIRST if first else _AMID, b","))
         sealed.count = later.start
         sealed.last = entries[later.start - 1]
         first = False
         unit = later
-    return _messages(shape, unit, Place(first=first, last=True), b"")
+    return _messages(shape, unit, _ONLY if first else _LAST, b"")
 
 
 def encode(value: Any) -> bytes:
@@ -133,9 +153,9 @@ def _messages(shape: Shape, unit: Unit, place: Place, end: bytes) -> bytes:
     return encode(found)[1:-1] + end if found else b""
 
 
-def _packed(parts: list[bytes]) -> list[bytes]:
+def _packed(parts: list[bytes | bytearray]) -> list[bytes]:
     """A small request is one piece, so that it leaves in one write."""
-    return [b"".join(parts)] if sum(map(len, parts)) <= _CHUNK else [part for part in parts if part]
+    return [b"".join(parts)] if sum(map(len, parts)) <= _CHUNK else [bytes(part) for part in parts if part]
 
 
 def _mended(value: Any) -> Any:
