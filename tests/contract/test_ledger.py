@@ -135,6 +135,54 @@ async def test_changing_a_run_that_is_not_there_is_not_found(ledger: AnyLedger):
         await ledger.do(lambda tx: tx.set_run(a_run("r1")))
 
 
+async def test_what_a_run_was_asked_for_can_change_too(ledger: AnyLedger):
+    run = a_run("r1", parent="r0", root="r0")
+    await ledger.do(added(run))
+    for ask in (replace(run.ask, model="m:large"), replace(run.ask, task="another"), run.ask):
+        changed = replace(run, ask=ask, turns=run.turns + 1)
+        await ledger.do(lambda tx, changed=changed: tx.set_run(changed))
+        assert await ledger.look(lambda tx: (tx.run("r1"), tx.runs(parent_run="r0"))) == (changed, [changed])
+
+
+async def test_a_run_that_moves_is_found_where_it_is_and_nowhere_else(ledger: AnyLedger):
+    run = a_run("r1", root="r1", session_id="s1")
+    await ledger.do(added(run))
+    for moved in (replace(run, session_id="s2"), replace(run, root="r0"), replace(run, created_at=AT)):
+        await ledger.do(lambda tx, moved=moved: tx.set_run(moved))
+        for wish in ({"session": "s1"}, {"session": "s2"}, {"root": "r1"}, {"root": "r0"}):
+            live = await names(ledger, status=[Status.QUEUED], **wish)
+            fits = getattr(moved, "session_id" if "session" in wish else "root") in wish.values()
+            assert (await names(ledger, **wish), live) == ((["r1"], ["r1"]) if fits else ([], []))
+
+
+async def test_a_tree_has_its_root_and_all_that_name_it(ledger: AnyLedger):
+    await ledger.do(
+        added(
+            a_run("top", root="top"),
+            a_run("one", parent="top", root="top", minute=1),
+            a_run("two", parent="one", root="top", minute=2, status=Status.DONE, ended_at=AT),
+            a_run("apart", root="apart"),
+        )
+    )
+    assert await names(ledger, root="top") == ["two", "one", "top"]
+    assert await names(ledger, root="top", limit=2) == ["two", "one"]
+    assert await names(ledger, root="top", status=[Status.QUEUED, Status.WAITING]) == ["one", "top"]
+    assert await names(ledger, root="top", status=[Status.QUEUED, Status.DONE], limit=1) == ["two"]
+    assert await names(ledger, root="top", top_only=True) == ["top"]
+    counts = await ledger.look(
+        lambda tx: [
+            tx.count(root="top"),
+            tx.count(root="apart"),
+            tx.count(root="one"),
+            tx.count(Status.QUEUED, root="top"),
+            tx.count(Status.DONE, root="top"),
+            tx.count(root="top", requester="person"),
+            tx.count(root="top", requester="nobody"),
+        ]
+    )
+    assert counts == [3, 1, 0, 2, 1, 3, 0]
+
+
 async def test_what_is_not_there_is_none(ledger: AnyLedger):
     assert await ledger.look(lambda tx: (tx.run("r1"), tx.run_by_key("k"))) == (None, None)
 
@@ -222,6 +270,28 @@ async def test_filters_narrow_the_list_and_combine(
         )
     )
     assert await names(ledger, **wish) == expected
+
+
+async def test_whether_anybody_is_at_work_for_a_run_is_known_without_reading_them(ledger: AnyLedger):
+    """Those that have ended do not count, and a question may be only of those that are waited for."""
+
+    def asked(tx: Tx) -> tuple[bool, ...]:
+        return tuple(tx.at_work_for("above", awaited=each) for each in (None, False, True))
+
+    over: dict[str, Any] = {"status": Status.DONE, "ended_at": AT, "awaited": True}
+    await ledger.do(
+        added(
+            a_run("above"),
+            a_run("queued", parent="above"),
+            a_run("over", parent="above", **over),
+            a_run("of another", parent="elsewhere", awaited=True),
+        )
+    )
+    assert await ledger.look(asked) == (True, True, False)
+    await ledger.do(lambda tx: tx.set_run(a_run("queued", parent="above", awaited=True)))
+    assert await ledger.look(asked) == (True, False, True)
+    await ledger.do(lambda tx: tx.set_run(a_run("queued", parent="above", **over)))
+    assert await ledger.look(asked) == (False, False, False)
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -441,6 +511,52 @@ async def test_a_cancelled_wait_does_not_take_the_step_back(ledger: AnyLedger):
         await task
     await ledger.do(added(a_run("r2")))
     assert await names(ledger) == ["r2", "r1"]
+
+
+async def test_what_is_to_happen_then_happens_once_after_the_listeners_and_before_the_step_returns(
+    ledger: AnyLedger, heard: list[Event]
+):
+    told: list[tuple[str, int]] = []
+
+    def named(name: str) -> Callable[[Tx], str]:
+        def step(tx: Tx) -> str:
+            tx.emit(an_event(name=name))
+            return name
+
+        return step
+
+    for number in range(6):
+        await ledger.do(named(f"r{number}"), lambda name: told.append((name, len(heard))))
+        assert told[number:] == [(f"r{number}", number + 1)]
+    await asyncio.gather(
+        *(ledger.do(named(f"s{each}"), lambda name: told.append((name, 0))) for each in "abc")
+    )
+    assert [name for name, _ in told[6:]] == ["sa", "sb", "sc"]
+
+
+async def test_what_is_to_happen_then_happens_though_nobody_waits_any_more_and_never_after_a_failure(
+    ledger: AnyLedger,
+):
+    told: list[str] = []
+
+    def bad(tx: Tx) -> str:
+        tx.add_run(a_run("bad"))
+        raise KeyError("no")
+
+    for number in range(6):
+        task = asyncio.create_task(
+            ledger.do(added(a_run(f"r{number}")), lambda _, number=number: told.append(f"r{number}"))
+        )
+        failing = asyncio.create_task(ledger.do(bad, lambda _: told.append("bad")))
+        if not number:
+            await ledger.look(lambda tx: tx.runs())
+        await asyncio.sleep(0)
+        for each in (task, failing):
+            each.cancel()
+        await asyncio.gather(task, failing, return_exceptions=True)
+        await ledger.do(lambda tx: tx.count())
+    assert told == [f"r{number}" for number in range(6)]
+    assert len(await names(ledger)) == 6
 
 
 async def test_after_closing_every_use_says_so_and_closing_again_is_nothing(ledger: AnyLedger):

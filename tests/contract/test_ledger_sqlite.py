@@ -26,11 +26,6 @@ def asked(path: Path, sql: str) -> list[tuple[Any, ...]]:
         return connection.execute(sql).fetchall()
 
 
-def told(path: Path, sql: str) -> None:
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute(sql)
-
-
 async def test_the_file_is_made_at_the_first_use_for_this_user_alone(tmp_path: Path):
     path = tmp_path / "new" / "home" / "ledger.db"
     async with open_ledger(path) as ledger:
@@ -312,66 +307,6 @@ async def test_a_ledger_that_could_not_be_opened_is_opened_when_the_cause_is_gon
             await ledger.look(lambda tx: tx.runs())
         path.rmdir()
         assert await ledger.look(lambda tx: tx.runs()) == []
-
-
-async def made(path: Path, count: int = 200) -> None:
-    async with open_ledger(path) as ledger:
-        await ledger.look(lambda tx: tx.runs())
-        await asyncio.gather(
-            *(ledger.do(lambda tx, n=n: tx.add_run(a_run(f"r{n}", text="x" * 300))) for n in range(count))
-        )
-
-
-async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: Path):
-    path = tmp_path / "ledger.db"
-    await made(path, 1)
-    told(path, "PRAGMA user_version=9000")
-    async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match=r"newer Retinue \(version 9000, here 8\); upgrade"):
-            await ledger.do(lambda tx: tx.add_run(a_run("r2")))
-    assert asked(path, "SELECT count(*) FROM runs") == [(1,)]
-
-
-async def test_runs_of_an_older_ledger_keep_the_work_that_they_did(tmp_path: Path):
-    """Before, a ledger did not count what a run's calls came to: nobody is said to have done nothing for that."""
-    path = tmp_path / "ledger.db"
-    async with open_ledger(path) as ledger:
-        await ledger.do(lambda tx: tx.add_run(a_run("r1", tool_calls=3)))
-    told(path, "ALTER TABLE runs DROP COLUMN made")
-    told(path, "ALTER TABLE runs DROP COLUMN cached_tokens")
-    told(path, "DROP TABLE watches")
-    told(path, "DROP TABLE interjections")
-    for name in ("by_parent", "live", "live_of_session", "live_of_parent"):
-        told(path, f"DROP INDEX runs_{name}")
-    for name in ("by_status", "by_tree", "by_requester", "by_parent"):
-        told(path, f"CREATE INDEX runs_{name} ON runs (status)")
-    told(path, "PRAGMA user_version=4")
-    async with open_ledger(path) as ledger:
-        run = await ledger.look(lambda tx: tx.run("r1"))
-        assert run is not None
-        assert (run.tool_calls, run.made) == (3, 3)
-
-
-async def test_a_schema_step_that_was_cut_off_leaves_nothing_and_is_made_again(tmp_path: Path):
-    path = tmp_path / "ledger.db"
-    told(path, "CREATE TABLE events (foreign_to_us TEXT)")
-    async with open_ledger(path) as ledger:
-        with pytest.raises(Failed, match="table events already exists"):
-            await ledger.do(lambda tx: tx.runs())
-        assert asked(path, "SELECT name FROM sqlite_master") == [("events",)]
-        told(path, "DROP TABLE events")
-        assert await ledger.do(lambda tx: tx.runs()) == []
-
-
-async def test_listing_by_any_filter_uses_an_index(tmp_path: Path):
-    path = tmp_path / "ledger.db"
-    await made(path, 1)
-    for column in ("session_id", "status", "root", "parent_run", "id", "ask_key"):
-        live = " AND ended_at IS NULL" if column == "status" else ""
-        plan = asked(path, f"EXPLAIN QUERY PLAN SELECT * FROM runs WHERE {column} = 'x'{live}")
-        assert "USING INDEX" in plan[0][3]
-    newest = asked(path, "EXPLAIN QUERY PLAN SELECT * FROM runs ORDER BY created_at DESC, id DESC")
-    assert [row[3] for row in newest] == ["SCAN runs USING INDEX runs_by_creation"]
 
 
 async def test_other_processes_that_come_and_go_take_nothing_from_a_ledger_in_use(tmp_path: Path):

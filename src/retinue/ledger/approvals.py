@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 
 import msgspec
 
 from retinue.domain.approval import Approval, State
 from retinue.domain.change import replace
 from retinue.errors import Failed, NotFound
-from retinue.ledger.rows import whole
+from retinue.ledger.rows import asked, whole
 
 _DECODER = msgspec.json.Decoder(Approval)
 _ENCODER = msgspec.json.Encoder()
@@ -30,10 +31,10 @@ def read(text: str) -> Approval:
 
 
 def add(connection: sqlite3.Connection, approval: Approval) -> None:
-    row = (approval.id, whole(approval.run), whole(approval.call), approval.state.value, written(approval))
+    row = (approval.id, approval.run, approval.call, approval.state.value, written(approval))
     try:
-        connection.execute(
-            "INSERT INTO approvals (id, run, call, state, approval) VALUES (?, ?, ?, ?, ?)", row
+        asked(
+            connection, "INSERT INTO approvals (id, run, call, state, approval) VALUES (?, ?, ?, ?, ?)", row
         )
     except sqlite3.IntegrityError as error:
         raise Failed(f"approval {approval.id} is already in the ledger") from error
@@ -54,16 +55,21 @@ def find(
     prefix: str | None = None,
 ) -> list[Approval]:
     """Oldest first: their ids sort by time."""
-    wishes: list[tuple[str, tuple[str, ...]]] = []
-    if run is not None:
-        wishes.append(("run=?", (whole(run),)))
-    if call is not None:
-        wishes.append(("call=?", (whole(call),)))
-    if state is not None:
-        wishes.append(("state IN (SELECT value FROM json_each(?))", (_ENCODER.encode(state).decode(),)))
-    if prefix is not None:
-        wishes.append(("id >= ? AND id < ?", (whole(prefix), whole(prefix) + "\U0010ffff")))
-    where = " WHERE " + " AND ".join(sql for sql, _ in wishes) if wishes else ""
-    values = [value for _, some in wishes for value in some]
-    found = connection.execute(f"SELECT approval FROM approvals{where} ORDER BY id", values)  # noqa: S608  (our own words)
+    given = (run, call, prefix, None if prefix is None else f"{prefix}\U0010ffff")
+    wished = tuple([each is not None for each in given])
+    sql = _finding(wished, None if state is None else ",".join(state))
+    found = asked(connection, sql, [each for each in given if each is not None])
     return [read(row[0]) for row in found.fetchall()]
+
+
+@cache
+def _finding(wished: tuple[bool, ...], state: str | None) -> str:
+    """Many may wait at once, and few are of one run: the planner cannot know that."""
+    terms = ("run=?", "call=?", "id >= ?", "id < ?")
+    wishes = [term for term, wish in zip(terms, wished, strict=True) if wish]
+    if state is not None:
+        listed = ", ".join(f"'{State(each).value}'" for each in state.split(",") if each)
+        wishes.append(f"state IN ({listed})")
+    index = " INDEXED BY approvals_by_run" if wished[0] else ""
+    where = f" WHERE {' AND '.join(wishes)}" if wishes else ""
+    return f"SELECT approval FROM approvals{index}{where} ORDER BY id"  # noqa: S608  (our own words)

@@ -7,7 +7,7 @@ import msgspec
 
 from retinue.domain.change import replace
 from retinue.domain.deed import Deed
-from retinue.ledger.rows import whole
+from retinue.ledger.rows import asked, whole
 
 _DECODER = msgspec.json.Decoder(Deed)
 _ENCODER = msgspec.json.Encoder()
@@ -28,19 +28,20 @@ def read(text: str) -> Deed:
 
 
 def put(connection: sqlite3.Connection, deed: Deed) -> None:
-    connection.execute(
+    asked(
+        connection,
         "INSERT INTO deeds (call, run, progress, deed) VALUES (?, ?, ?, ?) "
         "ON CONFLICT (call) DO UPDATE SET progress=excluded.progress, deed=excluded.deed",
-        (whole(deed.call), whole(deed.run), deed.progress.value, written(deed)),
+        (deed.call, deed.run, deed.progress.value, written(deed)),
     )
 
 
 def one(connection: sqlite3.Connection, call: str) -> Deed | None:
-    found = connection.execute("SELECT deed FROM deeds WHERE call=?", (whole(call),)).fetchone()
+    found = asked(connection, "SELECT deed FROM deeds WHERE call=?", (call,)).fetchone()
     return None if found is None else read(found[0])
 
 
 def of(connection: sqlite3.Connection, run: str) -> list[Deed]:
     """Oldest first: the ids of calls sort by time."""
-    found = connection.execute("SELECT deed FROM deeds WHERE run=? ORDER BY call", (whole(run),))
+    found = asked(connection, "SELECT deed FROM deeds WHERE run=? ORDER BY call", (run,))
     return [read(row[0]) for row in found.fetchall()]

@@ -3,13 +3,14 @@
 import sqlite3
 from collections.abc import Sequence
 from dataclasses import fields
+from functools import cache
 
 import msgspec
 
 from retinue.domain.announcement import Delivery, State
 from retinue.domain.change import replace
 from retinue.errors import Failed, NotFound
-from retinue.ledger.rows import whole
+from retinue.ledger.rows import asked, whole
 
 _DECODER = msgspec.json.Decoder(Delivery)
 _ENCODER = msgspec.json.Encoder()
@@ -37,17 +38,18 @@ def uncleared(delivery: Delivery) -> bool:
 
 def add(connection: sqlite3.Connection, delivery: Delivery) -> None:
     row = (
-        whole(delivery.id),
-        whole(delivery.run),
-        whole(delivery.by),
-        whole(delivery.session),
+        delivery.id,
+        delivery.run,
+        delivery.by,
+        delivery.session,
         delivery.state.value,
         int(delivery.answers),
         int(uncleared(delivery)),
         written(delivery),
     )
     try:
-        connection.execute(
+        asked(
+            connection,
             "INSERT INTO deliveries (id, run, asker, session, state, answers, uncleared, delivery) "
             "VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             row,
@@ -62,15 +64,15 @@ def put(connection: sqlite3.Connection, delivery: Delivery) -> None:
         int(delivery.answers),
         int(uncleared(delivery)),
         written(delivery),
-        whole(delivery.id),
+        delivery.id,
     )
     sql = "UPDATE deliveries SET state=?, answers=?, uncleared=?, delivery=? WHERE id=?"
-    if not connection.execute(sql, row).rowcount:
+    if not asked(connection, sql, row).rowcount:
         raise NotFound(f"there is no delivery {delivery.id}")
 
 
 def one(connection: sqlite3.Connection, delivery_id: str) -> Delivery | None:
-    found = connection.execute("SELECT delivery FROM deliveries WHERE id=?", (whole(delivery_id),)).fetchone()
+    found = asked(connection, "SELECT delivery FROM deliveries WHERE id=?", (delivery_id,)).fetchone()
     return None if found is None else read(found[0])
 
 
@@ -86,22 +88,25 @@ def find(  # noqa: PLR0913  (one filter each)
     limit: int | None = None,
 ) -> list[Delivery]:
     """Oldest first: their ids sort by time."""
-    wishes: list[tuple[str, str | int]] = []
-    if run is not None:
-        wishes.append(("run=?", whole(run)))
-    if by is not None:
-        wishes.append(("asker=?", whole(by)))
-    if session is not None:
-        wishes.append(("session=?", whole(session)))
+    if limit is not None and limit <= 0:
+        return []
+    given = (run, by, session)
+    wished = tuple([each is not None for each in given])
+    sql = _finding(wished, None if state is None else ",".join(state), answers, uncleared)
+    cursor = asked(connection, sql, [each for each in given if each is not None])
+    found = cursor.fetchall() if limit is None else cursor.fetchmany(limit)
+    cursor.close()
+    return [read(row[0]) for row in found]
+
+
+@cache
+def _finding(wished: tuple[bool, ...], state: str | None, answers: bool | None, uncleared: bool) -> str:
+    """What is one of few stands in the statement itself: only then does it find the index of those that have it."""
+    wishes = [term for term, wish in zip(("run=?", "asker=?", "session=?"), wished, strict=True) if wish]
     if state is not None:
-        wishes.append(("state IN (SELECT value FROM json_each(?))", _ENCODER.encode(state).decode()))
-    if answers is not None:
-        wishes.append(("answers=?", int(answers)))
-    if uncleared:
-        wishes.append(("uncleared=?", 1))
-    where = " WHERE " + " AND ".join(sql for sql, _ in wishes) if wishes else ""
-    found = connection.execute(
-        f"SELECT delivery FROM deliveries{where} ORDER BY id LIMIT ?",  # noqa: S608  (our own words)
-        (*(value for _, value in wishes), -1 if limit is None else max(0, limit)),
-    )
-    return [read(row[0]) for row in found.fetchall()]
+        listed = ", ".join(f"'{State(each).value}'" for each in state.split(",") if each)
+        wishes.append(f"state IN ({listed})")
+    wishes += [] if answers is None else [f"answers={int(answers)}"]
+    wishes += ["uncleared=1"] if uncleared else []
+    where = f" WHERE {' AND '.join(wishes)}" if wishes else ""
+    return f"SELECT delivery FROM deliveries{where} ORDER BY id"  # noqa: S608  (our own words)

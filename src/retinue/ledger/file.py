@@ -21,6 +21,11 @@ PATIENCE_SECONDS = 10.0
 PAUSES = (0.001, 0.002, 0.005, 0.01, 0.02)
 """Between two tries; the last one is repeated."""
 
+_PAGE = 2048
+"""A step changes a few bytes on each of some pages, and every one of these is written whole. Smaller pages would leave
+room for one run each, and so much of them empty."""
+_LOG = 4 * 1024 * 1024
+"""How long the log becomes, about, before its pages are taken over into the file."""
 _SCHEMA = Path(__file__).with_name("schema")
 _BUSY = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED})
 _BROKEN = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT})
@@ -175,10 +180,13 @@ def _connected(path: Path, mode: str) -> sqlite3.Connection:
         path, timeout=0, isolation_level=None, check_same_thread=False, cached_statements=256
     )
     try:
+        connection.execute(f"PRAGMA page_size={_PAGE}").close()  # of a new file; others stay as they are
         connection.execute(f"PRAGMA journal_mode={mode}").close()
         # Without a log a commit is over when its journal is gone, and gone it must stay when the power fails.
         connection.execute(f"PRAGMA synchronous={'FULL' if mode == WAL else 'EXTRA'}").close()
         _migrated(connection, path)
+        page = connection.execute("PRAGMA page_size").fetchone()[0]
+        connection.execute(f"PRAGMA wal_autocheckpoint={_LOG // page}").close()
     except BaseException:
         connection.close()
         raise

@@ -1,28 +1,32 @@
 """Rows: how a run and an event are written in columns, and read back as the same values."""
 
+import sqlite3
 from collections.abc import Iterable, Sequence
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
+from operator import attrgetter
 from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.change import replace
+from retinue.domain.change import maker, replace
 from retinue.domain.event import Event, Kind
 from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
 
 Row = tuple[Any, ...]
 
-ASKED = ("ask", "ask_key", "requester", "parent_run", "door", "source", "label", "task")
-"""Columns that the ask alone decides."""
-
 FACTS = (
-    "id", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
-    "model", "thinking", "text", "error", "turns", "tool_calls", "input_tokens", "output_tokens", "attempts",
-    "owner", "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside",
-    "wake_at", "exit", "made", "cached_tokens",
+    "id", "ask", "session_id", "slug", "key", "agent", "path", "status", "waiting_for", "reason", "root", "depth",
+    "model", "thinking", "text", "error", "turns", "tool_calls", "made", "input_tokens", "attempts", "owner",
+    "scope_hash", "workspace", "created_at", "started_at", "ended_at", "deadline_at", "awaited", "aside", "wake_at",
+    "exit", "task", "output_tokens", "cached_tokens",
 )  # fmt: skip
-"""Columns of the run's own fields, in the order of `facts_row`."""
+"""Columns that are read, in the order of a run's own fields: where one is made of several columns, the first of them
+stands there and the others at the end. The task stands where the children do, which no column holds."""
+
+ASKED = ("ask_key", "requester", "parent_run", "door", "source", "label")
+"""Columns that are only asked by: the ask has them too."""
 
 EVENT = ("at", "kind", "session", "run", "parent_run", "agent", "data")
 
@@ -32,46 +36,50 @@ DAMAGE = (ValueError, TypeError, OverflowError)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MICROSECOND = timedelta(microseconds=1)
 _ASK = msgspec.json.Decoder(Ask)
+_KEPT = msgspec.defstruct(
+    "Kept",
+    [(each.name, Any) if each.default is MISSING else (each.name, Any, each.default) for each in fields(Ask)],
+    omit_defaults=True,
+)
+"""An ask as its row keeps it: without what is as it would be anyway."""
+_asked = attrgetter(*(each.name for each in fields(Ask)))
+_TASK = [each.name for each in fields(Ask)].index("task")
+_LONG = 4_000
+_run = maker(Run)
+_usage = maker(Usage)
+_STATUS = {each.value: each for each in Status}
 _DATA = msgspec.json.Decoder(dict[str, Any])
 _ENCODER = msgspec.json.Encoder()
 
 
-def asked_row(ask: Ask) -> Row:
-    """In the order of `ASKED`."""
-    try:
-        text = _ENCODER.encode(ask).decode()
-    except UnicodeEncodeError:
-        ask = _whole_ask(ask)
-        text = _ENCODER.encode(ask).decode()
-    return (text, ask.key, ask.requester, ask.parent_run, ask.door, ask.source, ask.label, ask.task)
-
-
 def facts_row(run: Run) -> Row:
     """In the order of `FACTS`."""
+    ask = run.ask
     return (
-        whole(run.id),
-        whole(run.session_id),
-        whole(run.slug),
-        whole(run.key),
-        whole(run.agent),
-        whole(run.path),
+        run.id,
+        _written(ask),
+        run.session_id,
+        run.slug,
+        run.key,
+        run.agent,
+        run.path,
         run.status.value,
         None if run.waiting_for is None else run.waiting_for.value,
         None if run.reason is None else run.reason.value,
-        whole(run.root),
+        run.root,
         run.depth,
-        whole(run.model),
-        whole(run.thinking),
-        whole(run.text),
-        whole(run.error),
+        run.model,
+        run.thinking,
+        run.text,
+        run.error,
         run.turns,
         run.tool_calls,
+        run.made,
         run.usage.input,
-        run.usage.output,
         run.attempts,
-        whole(run.owner),
-        whole(run.scope_hash),
-        whole(run.workspace),
+        run.owner,
+        run.scope_hash,
+        run.workspace,
         micros(run.created_at),
         _maybe_micros(run.started_at),
         _maybe_micros(run.ended_at),
@@ -79,49 +87,36 @@ def facts_row(run: Run) -> Row:
         int(run.awaited),
         int(run.aside),
         _maybe_micros(run.wake_at),
-        whole(run.exit),
-        run.made,
+        run.exit,
+        ask.task,
+        run.usage.output,
         run.usage.cached,
     )
 
 
-def run_from(ask: str, facts: Sequence[Any], children: Iterable[str] = ()) -> Run:
-    """`facts` in the order of `FACTS`; raises one of `DAMAGE`."""
-    return Run(
-        ask=_ASK.decode(ask),
-        id=facts[0],
-        session_id=facts[1],
-        slug=facts[2],
-        key=facts[3],
-        agent=facts[4],
-        path=facts[5],
-        status=Status(facts[6]),
-        waiting_for=None if facts[7] is None else Waiting(facts[7]),
-        reason=None if facts[8] is None else Reason(facts[8]),
-        root=facts[9],
-        depth=facts[10],
-        model=facts[11],
-        thinking=facts[12],
-        text=facts[13],
-        error=facts[14],
-        turns=facts[15],
-        tool_calls=facts[16],
-        usage=Usage(input=facts[17], output=facts[18], cached=facts[32]),
-        attempts=facts[19],
-        owner=facts[20],
-        scope_hash=facts[21],
-        workspace=facts[22],
-        created_at=moment(facts[23]),
-        started_at=_maybe_moment(facts[24]),
-        ended_at=_maybe_moment(facts[25]),
-        deadline_at=_maybe_moment(facts[26]),
-        awaited=bool(facts[27]),
-        aside=bool(facts[28]),
-        wake_at=_maybe_moment(facts[29]),
-        exit=facts[30],
-        made=facts[31],
-        children=tuple(children),
-    )
+def asked_row(ask: Ask) -> Row:
+    """In the order of `ASKED`."""
+    return (ask.key, ask.requester, ask.parent_run, ask.door, ask.source, ask.label)
+
+
+def run_from(row: Sequence[Any], children: Iterable[str] = ()) -> Run:
+    """`row` in the order of `FACTS`; raises one of `DAMAGE`."""
+    facts = list(row)
+    facts[1] = _read(row[1], row[32])
+    facts[7] = _STATUS.get(row[7]) or Status(row[7])
+    if row[8] is not None:
+        facts[8] = Waiting(row[8])
+    if row[9] is not None:
+        facts[9] = Reason(row[9])
+    facts[19] = _usage((row[19], row[33], row[34]))
+    facts[24] = moment(row[24])
+    for at in (25, 26, 27, 30):
+        if row[at] is not None:
+            facts[at] = moment(row[at])
+    facts[28] = bool(row[28])
+    facts[29] = bool(row[29])
+    facts[32] = tuple(children)
+    return _run(facts[:33])
 
 
 def event_row(event: Event) -> Row:
@@ -133,10 +128,10 @@ def event_row(event: Event) -> Row:
     return (
         micros(event.at),
         event.kind,
-        whole(event.session),
-        whole(event.run),
-        whole(event.parent_run),
-        whole(event.agent),
+        event.session,
+        event.run,
+        event.parent_run,
+        event.agent,
         data,
     )
 
@@ -155,13 +150,25 @@ def event_from(seq: int, row: Sequence[Any]) -> Event:
     )
 
 
+def asked(connection: sqlite3.Connection, sql: str, values: Sequence[Any]) -> sqlite3.Cursor:
+    """One statement with its values, each text of them `whole`: nearly every one is, and the database says so first."""
+    try:
+        return connection.execute(sql, values)
+    except UnicodeEncodeError:
+        return connection.execute(sql, whole_row(values))
+
+
+def whole_row(row: Iterable[Any]) -> Row:
+    return tuple(whole(each) if isinstance(each, str) else each for each in row)
+
+
 def micros(at: datetime) -> int:
     """Exact, where a float of seconds would not be."""
     return (at - _EPOCH) // _MICROSECOND
 
 
 def moment(at: int) -> datetime:
-    return _EPOCH + timedelta(microseconds=at)
+    return _EPOCH + timedelta(0, 0, at)
 
 
 def whole(text: str) -> str:
@@ -173,6 +180,31 @@ def whole(text: str) -> str:
     except UnicodeEncodeError:
         return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
     return text
+
+
+def _written(ask: Ask) -> str:
+    """Without the task, which has a column of its own."""
+    facts = list(_asked(ask))
+    facts[_TASK] = None
+    try:
+        return _ENCODER.encode(_KEPT(*facts)).decode()
+    except UnicodeEncodeError:
+        return _written(_whole_ask(ask))
+
+
+def _read(text: str, task: str | None) -> Ask:
+    """A run is read many times in its life, and its ask stays the same; a long one is not remembered for that."""
+    short = len(text) + len(task or "") < _LONG
+    return _remembered(text, task) if short else _decoded(text, task)
+
+
+def _decoded(text: str, task: str | None) -> Ask:
+    """Rows of older ledgers have the task in both places."""
+    ask = _ASK.decode(text)
+    return ask if task is None or ask.task is not None else replace(ask, task=task)
+
+
+_remembered = lru_cache(maxsize=512)(_decoded)
 
 
 def _whole_ask(ask: Ask) -> Ask:
@@ -193,7 +225,3 @@ def _whole_data(value: Any) -> Any:
 
 def _maybe_micros(at: datetime | None) -> int | None:
     return None if at is None else micros(at)
-
-
-def _maybe_moment(at: int | None) -> datetime | None:
-    return None if at is None else moment(at)

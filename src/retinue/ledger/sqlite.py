@@ -3,7 +3,7 @@
 A step's statements touch memory only and take microseconds, so they run on the loop's own thread: in another
 thread each of them would wait for the interpreter's lock while the loop is busy. What may sleep, the commit's
 fsync and the opening, happens in one thread aside, and the next steps gather meanwhile; where steps come one by
-one, nothing would gather, and the commit is made at once.
+one, nothing would gather, and each is carried out and committed where it is asked for.
 """
 
 import asyncio
@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from retinue.domain.event import Event
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.ledger.aside import Aside
 from retinue.ledger.file import PATIENCE_SECONDS, PAUSES, is_busy, meaning, opened
@@ -25,19 +26,23 @@ from retinue.ports import Tx
 
 T = TypeVar("T")
 
+FEW = 3
+"""Steps that came one by one before the next is expected to."""
+
 
 @dataclass(slots=True, kw_only=True)
 class _Wish:
     """One step with the one who waits for it, and what became of it before the commit."""
 
     step: Callable[[Tx], Any]
+    then: Callable[[Any], None] | None
     future: asyncio.Future[Any]
     value: Any = None
     error: Exception | None = None
     events: list[Event] = field(default_factory=list[Event])
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Batch:
     wishes: list[_Wish]
     until: float
@@ -67,23 +72,41 @@ class SqliteLedger:
         self._quiet = asyncio.Event()
         self._quiet.set()
         self._closed = False
-        self._lonely = True
+        self._lonely = 1
+        """How many batches in a row were of one step; the first has nothing to be compared with."""
+        self._done_now = False
+        """A step was carried out in this very round of the loop."""
         self._version = -1
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         """Runs the step in the next group commit; when this returns it is on disk. What the step raises undoes
-        that step alone. Cancelling the wait does not take the step back."""
+        that step alone. Cancelling the wait does not take the step back, nor what is to happen `then`."""
         await self._ready()
         loop = asyncio.get_running_loop()
-        wish = _Wish(step=step, future=loop.create_future())
+        wish = _Wish(step=step, then=then, future=loop.create_future())
         self._waiting.append(wish)
         if self._quiet.is_set():
             self._quiet.clear()
-            loop.call_soon(self._gather)
+            if self._lonely >= FEW and not self._done_now:
+                await self._do_now(wish)
+            else:
+                loop.call_soon(self._gather)
         return await wish.future
 
+    async def _do_now(self, wish: _Wish) -> None:
+        """Without waiting for company, where the last steps had none. Whoever asks in the same round of the loop is
+        company: those gather."""
+        self._done_now = True
+        try:
+            self._gather()
+            await asyncio.sleep(0)  # listeners hear first
+        finally:
+            self._done_now = False
+            if wish.future.done() and not wish.future.cancelled():
+                wish.future.exception()  # whoever is stopped in this moment does not ask for it
+
     async def look(self, step: Callable[[Tx], T]) -> T:
-        """Reads a consistent state through a second connection, without waiting for any commit."""
+        """Reads a consistent state, without waiting for any commit: by a second connection while one is made."""
         await self._ready()
         until = time.monotonic() + self._patience
         attempt = 0
@@ -162,9 +185,6 @@ class SqliteLedger:
             opening.exception()
 
     def _gather(self) -> None:
-        if not self._waiting:
-            self._quiet.set()
-            return
         batch = _Batch(wishes=self._waiting, until=time.monotonic() + self._patience)
         self._waiting = []
         self._begin(batch, 0)
@@ -182,11 +202,13 @@ class SqliteLedger:
 
     def _work(self, batch: _Batch) -> None:
         writer = self._writer
+        alone = len(batch.wishes) == 1
         before = writer.total_changes
         try:
             for wish in batch.wishes:
-                _stepped(wish, writer, self.path)
-            if unchanged := writer.total_changes == before:
+                _stepped(wish, writer, self.path, alone=alone)
+            undone = alone and batch.wishes[0].error is not None
+            if unchanged := not undone and writer.total_changes == before:
                 # There is nothing to sync, and so no reason to leave the loop.
                 _commit(writer, batch.until)
         except sqlite3.Error as error:
@@ -199,7 +221,7 @@ class SqliteLedger:
                 batch, Failed(f"{self.path}: a step was interrupted, and those beside it were undone")
             )
             raise
-        if unchanged:
+        if undone or unchanged:
             self._settle(batch, None)
         elif self._alone(batch):
             self._settle(batch, _committed(writer, batch.until))
@@ -209,9 +231,8 @@ class SqliteLedger:
     def _alone(self, batch: _Batch) -> bool:
         """Steps come one by one: nothing gathers while this one is synced, and a thread would cost more than it saves.
         Without a log a commit may have to wait for readers, which the loop must not."""
-        lonely = len(batch.wishes) == 1 and self._logged
-        alone, self._lonely = lonely and self._lonely, lonely
-        return alone
+        self._lonely = self._lonely + 1 if len(batch.wishes) == 1 and self._logged else 0
+        return self._lonely > 1
 
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         """Listeners hear before those who waited go on, and those who go on can join the next batch."""
@@ -222,21 +243,28 @@ class SqliteLedger:
                     loop.call_soon(self._listen, event)
         for wish in batch.wishes:
             failure = wish.error or error
+            if failure is None and wish.then is not None:
+                loop.call_soon(wish.then, wish.value)
             if wish.future.done():
                 continue
             if failure is None:
                 wish.future.set_result(wish.value)
             else:
                 wish.future.set_exception(_meant(failure, self.path))
-        loop.call_soon(self._gather)
+        if self._waiting:
+            loop.call_soon(self._gather)
+        else:
+            self._quiet.set()
 
     def _looked(self, step: Callable[[Tx], T]) -> T:
-        reader = self._reader
+        # What the writer has written is in its memory, and only the other would have to read it from the file again.
+        reader = self._writer if self._quiet.is_set() else self._reader
         reader.execute("BEGIN")
         try:
             return step(LookingTx(reader, self.path))
         finally:
-            _rolled_back(reader)
+            if reader.in_transaction:
+                reader.execute("ROLLBACK")
 
     @property
     def _writer(self) -> sqlite3.Connection:
@@ -252,20 +280,23 @@ class SqliteLedger:
         return self._connections
 
 
-def _stepped(wish: _Wish, writer: sqlite3.Connection, path: Path) -> None:
-    """Alone in its savepoint. Raises only when the whole transaction is gone, as it is on a full disk."""
+def _stepped(wish: _Wish, writer: sqlite3.Connection, path: Path, *, alone: bool) -> None:
+    """In a savepoint of its own, where others share the transaction. Raises only when the whole transaction is gone, as
+    it is on a full disk."""
     tx = SqliteTx(writer, path)
-    writer.execute("SAVEPOINT step")
+    if not alone:
+        writer.execute("SAVEPOINT step")
     try:
         wish.value = wish.step(tx)
     except Exception as error:
         if isinstance(error, sqlite3.Error) and not writer.in_transaction:
             raise
         wish.error = error
-        writer.execute("ROLLBACK TO step")
+        writer.execute("ROLLBACK" if alone else "ROLLBACK TO step")
     else:
         wish.events = tx.emitted
-    writer.execute("RELEASE step")
+    if not alone:
+        writer.execute("RELEASE step")
 
 
 def _commit(writer: sqlite3.Connection, until: float) -> None:

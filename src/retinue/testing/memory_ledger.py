@@ -54,7 +54,7 @@ class MemoryLedger:
         self._watching = Watching()
         self._closed = False
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         """Gives way once, as every durable step does, so that what must not interleave is seen interleaving."""
         self._refuse_when_closed()
         tx = MemoryTx(
@@ -67,9 +67,12 @@ class MemoryLedger:
         self._deeds |= tx.done
         self._watching.take(tx.watching)
         self._events += tx.emitted
+        loop = asyncio.get_running_loop()
         if self._listen is not None:
             for event in tx.emitted:
-                asyncio.get_running_loop().call_soon(self._listen, event)
+                loop.call_soon(self._listen, event)
+        if then is not None:
+            loop.call_soon(then, value)
         await asyncio.sleep(0)
         return value
 
@@ -168,6 +171,10 @@ class MemoryTx:
         found.sort(key=_age, reverse=True)
         found = found if limit is None else found[: max(0, limit)]
         return self._with_children(found) if family else found
+
+    def at_work_for(self, run_id: str, *, awaited: bool | None = None) -> bool:
+        asked = (run for run in self._all() if run.ask.parent_run == run_id and run.status.live)
+        return any(awaited is None or run.awaited is awaited for run in asked)
 
     def owners(self, status: Sequence[Status]) -> set[str]:
         return {run.owner for run in self._all() if run.status in status}
@@ -300,7 +307,7 @@ class MemoryTx:
 
     def emit(self, event: Event) -> None:
         seq = len(self._events) + len(self.emitted) + 1
-        self.emitted.append(rows.event_from(seq, rows.event_row(event)))
+        self.emitted.append(rows.event_from(seq, rows.whole_row(rows.event_row(event))))
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
         found = [
@@ -366,7 +373,7 @@ class LookingMemoryTx(MemoryTx):
 
 def _kept(run: Run) -> Run:
     """As the file would give it back."""
-    return rows.run_from(rows.asked_row(run.ask)[0], rows.facts_row(run))
+    return rows.run_from(rows.whole_row(rows.facts_row(run)))
 
 
 def _age(run: Run) -> tuple[int, str]:
