@@ -118,12 +118,14 @@ async def test_the_real_model_chooses_a_tool_or_none_fills_it_in_and_speaks(tmp_
         model = Model(driver="local", name="smollm2", max_tokens=8)
         return Request(model=model, agent="a", system="", tools=tools, entries=entries, memo={})
 
-    handed = await driver.turn(asking(Said(id="u", by="user", text=task)), heard.append)
-    read = await driver.turn(
-        asking(Said(id="u", by="user", text="Read bees.md and tell me what it says")), heard.append
-    )
-    spoken = await driver.turn(asking(Said(id="u", by="user", text="Good morning!")), heard.append)
-    await driver.close()
+    try:
+        handed = await driver.turn(asking(Said(id="u", by="user", text=task)), heard.append)
+        read = await driver.turn(
+            asking(Said(id="u", by="user", text="Read bees.md and tell me what it says")), heard.append
+        )
+        spoken = await driver.turn(asking(Said(id="u", by="user", text="Good morning!")), heard.append)
+    finally:
+        await driver.close()
     assert [(wish.tool, wish.args) for wish in handed.wishes] == [
         ("spawn_subagent", '{"agentId": "explorer", "prompt": "read bees.md"}'),
         ("spawn_subagent", '{"agentId": "explorer", "prompt": "read tides.md"}'),

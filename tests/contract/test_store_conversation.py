@@ -11,10 +11,11 @@ import pytest
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
-from retinue.errors import Failed, Held, Unreadable
+from retinue.errors import Failed, Held, NoRoom, Unreadable
 from retinue.store.files import FileStore
 from retinue.testing.fixed_chance import fixed_chance
 
+NOT_SHORT = Said(id="u0", by="user", text="Find it. " * 5_000)
 PROMPT = Said(id="u1", by="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")
 REPLY = Said(id="a1", by="agent", text="I look.", calls=1, run="r1")
 CALL = Called(id="c1", tool="grep", args='{"pattern": "cron"}', run="r1")
@@ -95,6 +96,47 @@ async def test_an_entry_already_there_is_not_added_again(store: FileStore, sessi
     async with store.open(session) as conversation:
         await conversation.append(RESULT)
         assert conversation.entries == [PROMPT, REPLY, CALL, RESULT]
+
+
+async def test_of_many_that_append_at_once_each_is_told_when_its_own_is_there(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as talk:
+
+        async def add(number: int) -> bool:
+            await talk.append(Said(id=f"u{number}", by="user", text=f"word {number}"))
+            return f"word {number}\n" in file_of(session).read_text()
+
+        assert all(await asyncio.gather(*(add(number) for number in range(40))))
+        assert [each.id for each in talk.entries] == [f"u{number}" for number in range(40)]
+
+
+async def test_of_many_that_append_at_once_each_is_told_that_its_own_is_not_there(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as talk:
+        await talk.append(PROMPT)
+        file_of(session).unlink()
+        file_of(session).mkdir()
+        adding = (talk.append(Said(id=f"w{number}", by="user", text="word")) for number in range(20))
+        told = await asyncio.gather(*adding, return_exceptions=True)
+        assert all(isinstance(each, Failed | NoRoom) for each in told)
+        assert talk.entries == [PROMPT]
+
+
+async def test_a_stopped_task_that_appends_with_others_stops_when_all_is_there(
+    store: FileStore, session: Session
+):
+    async with store.open(session) as talk:
+        tasks = [
+            asyncio.ensure_future(talk.append(Said(id=f"u{number}", by="user", text="word")))
+            for number in range(10)
+        ]
+        await asyncio.sleep(0)
+        tasks[5].cancel()
+        told = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in told if each is not None] == [asyncio.CancelledError]
+        assert file_of(session).read_text().count("word") == 10
 
 
 async def test_many_tasks_append_to_one_conversation_at_once(store: FileStore, session: Session):
@@ -394,10 +436,13 @@ async def test_a_closed_conversation_refuses_to_write(store: FileStore, session:
 
 
 async def test_an_opening_that_was_cancelled_gives_the_lock_back(store: FileStore, session: Session):
-    """With another conversation open, the work is done in a thread and can be left alone in the middle."""
+    """With another conversation open, a file that is not short is read in a thread, and that can be left alone in the
+    middle."""
     other = await store.create(
         NewSession(agent="other", preset="You help.\n", preset_hash="h", workspace=Workspace(root="/w"))
     )
+    async with store.open(session) as conversation:
+        await conversation.append(NOT_SHORT)
     async with store.open(other):
         opening = asyncio.create_task(store.open(session).__aenter__())
         await asyncio.sleep(0)
@@ -407,7 +452,7 @@ async def test_an_opening_that_was_cancelled_gives_the_lock_back(store: FileStor
     for _ in range(200):
         try:
             async with store.open(session) as conversation:
-                assert conversation.entries == []
+                assert conversation.entries == [NOT_SHORT]
                 return
         except Held:
             await asyncio.sleep(0.01)
@@ -468,12 +513,12 @@ async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: 
         NewSession(agent="other", preset="", preset_hash="h", workspace=Workspace(root="/w"))
     )
     async with store.open(session) as talk, store.open(other):
-        writing = asyncio.create_task(talk.append(PROMPT))
+        writing = asyncio.create_task(talk.append(NOT_SHORT))
         await asyncio.sleep(0)
         writing.cancel()
         with pytest.raises(asyncio.CancelledError):
             await writing
-        assert talk.entries == [PROMPT]
+        assert talk.entries == [NOT_SHORT]
     opening = asyncio.create_task(store.open(session).__aenter__())
     async with store.open(other):
         await asyncio.sleep(0)
@@ -481,7 +526,7 @@ async def test_a_cancelled_append_is_over_before_the_cancellation_passes(store: 
         with pytest.raises(asyncio.CancelledError):
             await opening
         async with store.open(session) as talk:
-            assert talk.entries == [PROMPT]
+            assert talk.entries == [NOT_SHORT]
 
 
 @pytest.mark.parametrize(

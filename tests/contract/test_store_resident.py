@@ -16,6 +16,7 @@ from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, Unreadable
 from retinue.store.files import FileStore
+from retinue.store.window import WINDOW
 from retinue.testing.fixed_chance import fixed_chance
 
 ASKED = Said(id="u1", by="user", text="Find it.")
@@ -77,11 +78,17 @@ def texts(entries: list[Entry]) -> list[str]:
     return [entry.text.strip() for entry in entries if isinstance(entry, Said)]
 
 
-@given(st.lists(st.lists(entries, min_size=1, max_size=3), min_size=1, max_size=4))
-@settings(max_examples=15, deadline=None)
-def test_what_is_kept_is_what_another_process_reads(runs: list[list[Entry]]):
+@given(
+    st.lists(st.lists(entries, min_size=1, max_size=3), min_size=1, max_size=4),
+    st.sampled_from((WINDOW, 1_000, 300)),
+)
+@settings(max_examples=30, deadline=None)
+def test_what_is_kept_is_what_another_process_reads(runs: list[list[Entry]], window: int):
+    """Also where only a window of the file is held, and where that moves."""
+
     async def compared(home: Path) -> None:
-        store, other = FileStore(home, fixed_chance()), FileStore(home, fixed_chance())
+        store = FileStore(home, fixed_chance(), window=window)
+        other = FileStore(home, fixed_chance(), window=window)
         session = await a_session(store)
         for added in runs:
             await said(store, session, *added)
@@ -183,8 +190,48 @@ async def test_only_the_latest_are_kept(store: FileStore):
     assert found == [ASKED]
 
 
-async def test_a_long_conversation_is_not_kept(store: FileStore, session: Session):
+async def test_of_long_conversations_no_more_is_kept_than_one_may_hold(tmp_path: Path):
     """Shows: P31."""
-    await said(store, session, Said(id="u1", by="user", text="x" * (5 << 20)))
+    store = FileStore(tmp_path / "sessions", fixed_chance(), window=5 << 20)
+    first, second, short = [await a_session(store) for _ in range(3)]
+    await said(store, short, ASKED)
+    _, kept_short = await reopened(store, short)
+    await said(store, first, Said(id="u1", by="user", text="x" * (3 << 20)))
+    _, kept_first = await reopened(store, first)
+    assert (await reopened(store, first))[1] is kept_first
+    await said(store, second, Said(id="u1", by="user", text="x" * (3 << 20)))
+    _, kept_second = await reopened(store, second)
+    assert (await reopened(store, second))[1] is kept_second
+    assert (await reopened(store, first))[1] is not kept_first
+    assert (await reopened(store, short))[1] is kept_short
+    store.close()
+
+
+async def test_a_single_exchange_that_is_longer_than_all_that_may_be_held_is_not_kept(tmp_path: Path):
+    store = FileStore(tmp_path / "sessions", fixed_chance(), window=1_000)
+    session = await a_session(store)
+    await said(store, session, Said(id="u1", by="user", text="x" * 3_000))
     _, memo = await reopened(store, session)
     assert (await reopened(store, session))[1] is not memo
+    store.close()
+
+
+async def test_a_window_is_kept_until_it_moves(tmp_path: Path):
+    store = FileStore(tmp_path / "sessions", fixed_chance(), window=4_000)
+    session = await a_session(store)
+    for number in range(40):
+        await said(store, session, Said(id=f"u{number}", by="user", text="x" * 100))
+        await said(store, session, Said(id=f"a{number}", by="agent", text="y" * 100))
+    seen: list[str] = []
+    memos: list[object] = []
+    for number in range(20):
+        async with store.open(session) as conversation:
+            assert conversation.abridged
+            memos.append(conversation.memo)
+            seen.append(conversation.entries[0].id)
+            await conversation.append(Said(id=f"b{number}", by="agent", text="z" * 50))
+            await conversation.rest()
+    beginnings = set(seen)
+    assert 1 < len(beginnings) < len(seen) / 2
+    assert len({id(memo) for memo in memos}) == len(beginnings)
+    store.close()

@@ -235,7 +235,7 @@ async def do(twin: Twin, talk: FileConversation, kind: str, number: int) -> None
         for entry in exchange(number, ["ask " * (number % 40), "say", "see " * (number % 30)], number % 3):
             await talk.append(entry)
     elif kind == "again":
-        await talk.append(talk.entries[-1 - number % 3])
+        await talk.append(talk.entries[-1 - number % min(3, len(talk.entries))])
     elif kind == "rest":
         await talk.rest()
     elif kind == "take":

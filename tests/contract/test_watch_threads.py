@@ -21,7 +21,7 @@ def slowly(frame, event, arg):
 
 def begin():
     watch.begun(sys.argv[1], Before(scope=Scope(), writable=(), sight={}, links={}))
-    print("begun", flush=True)
+    print("begun\\n", end="", flush=True)
 
 threading.settrace(slowly)
 threads = [threading.Thread(target=begin) for _ in range(4)]

@@ -1,6 +1,7 @@
 """Worktrees made by the real git in the real sandbox: whole or not at all, and never taken away with work in them."""
 
 import asyncio
+import fcntl
 import os
 import subprocess
 from collections.abc import Callable
@@ -112,6 +113,20 @@ async def test_many_at_once_each_get_their_own(ground: Ground):
     }
 
 
+async def test_git_is_at_one_repository_once_at_a_time_whichever_process_asks(ground: Ground):
+    """Git gives up over the notes that it is just writing on another worktree."""
+    other = os.open(ground.repo / ".git", os.O_RDONLY)
+    fcntl.flock(other, fcntl.LOCK_EX)
+    making = asyncio.ensure_future(ground.made("one"))
+    async with asyncio.timeout(30):
+        while not (ground.folder / "one").exists():  # noqa: ASYNC110  (a folder tells nobody)
+            await asyncio.sleep(0.01)
+    await asyncio.wait({making}, timeout=0.2)
+    assert (making.done(), ground.left()) == (False, ["one"])
+    os.close(other)
+    assert (await making / "src" / "a.txt").read_text() == "one\n"
+
+
 async def test_a_clean_one_goes_with_its_branch_and_leaves_nothing(ground: Ground):
     """Shows: L026."""
     place, other = await ground.made("one"), await ground.made("two")
@@ -139,6 +154,19 @@ async def test_one_that_holds_work_stays(ground: Ground, work: str):
     before = git(place, "status", "--porcelain")
     assert not await ground.trees.remove(str(place), str(ground.repo))
     assert git(place, "status", "--porcelain") == before != ""
+
+
+async def test_work_of_the_same_length_in_the_second_of_the_checkout_is_work(ground: Ground):
+    """Git believes the size and the time that its index has noted, once that is younger than the file."""
+    git(ground.repo, "config", "core.trustctime", "false")
+    place = await ground.made("one")
+    file, index = place / "src" / "a.txt", ground.repo / ".git" / "worktrees" / "one" / "index"
+    before = file.stat()
+    file.write_text("two\n")
+    os.utime(file, ns=(before.st_mtime_ns, before.st_mtime_ns))
+    os.utime(index, (before.st_mtime + 10, before.st_mtime + 10))
+    assert not await ground.trees.remove(str(place), str(ground.repo))
+    assert file.read_text() == "two\n"
 
 
 async def test_the_commits_of_one_that_goes_stay_on_its_branch(ground: Ground):

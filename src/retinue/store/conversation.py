@@ -1,9 +1,10 @@
 """A session held open by this process: its entries as the file has them, and the only way to add to it."""
 
+import asyncio
 import os
 import threading
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from datetime import timedelta
 from typing import Any
@@ -20,19 +21,24 @@ from retinue.store.markdown import open_line, render
 from retinue.store.marker import quoted
 from retinue.store.reading import Reading
 from retinue.store.sessionfile import SessionFile
+from retinue.store.snippet import last_said
 from retinue.store.threads import Threads
 from retinue.store.toolslog import heading
 from retinue.store.window import WINDOW
 
+_SEVERAL = 2
+"""A reply and the result of its call may well come in one turn of the loop; more are many at once."""
 _TRIES = 8
 """How often an append is repeated when a person saves the file at the very same moment."""
 
+Asked = tuple[Sequence[Entry], asyncio.Future[None]]
 Key = tuple[bool, str]
 """A result bears its call's id, so the id alone does not tell them apart."""
 
 
 class FileConversation:
-    """Implements `ports.Conversation` on a folder. All work on the file is done in a thread, one at a time."""
+    """Implements `ports.Conversation` on a folder. Whatever waits for the disk is done in a thread where that would hold
+    others up, one thing at a time."""
 
     def __init__(
         self, session: Session, *, directory: int, chance: Chance, threads: Threads, window: int = WINDOW
@@ -54,14 +60,29 @@ class FileConversation:
         self._taken: dict[str, Said] = {}
         self._exact = True
         """Whether reading the file anew would find exactly these entries: not after a write that failed, nor where a
-        person typed."""
+        person typed, nor when earlier ones were looked up."""
+        self._asked: list[Asked] = []
+        """What is to be added next, with those who wait for it."""
+        self._flying = False
+        """Whether something is being added."""
+        self._lately = 0
+        """How often something was added in this very turn of the loop: what comes now may have company."""
         self._thoughts: Stamp | None = None
         """Of the file of thoughts, when the conversation was closed."""
 
     @property
     def weight(self) -> int:
         """The bytes of the file it stands for as long as nobody touches it; 0 when the file must be read anew."""
-        return 0 if self.abridged or self._file.outgrown or not self._exact else self._file.size
+        return self._file.held if self._exact else 0
+
+    @property
+    def left(self) -> tuple[Stamp, str] | None:
+        """The stamp of a file that holds exactly these entries, and its last words as lists show them; None where they
+        may stand so far from its end that nobody would look for them."""
+        if not self._exact or self._file.stamp is None:
+            return None
+        words = last_said(self.entries)
+        return None if words is None else (self._file.stamp, words)
 
     @property
     def abridged(self) -> bool:
@@ -70,8 +91,49 @@ class FileConversation:
     async def earlier(self, run: str) -> list[Entry]:
         return await self._threads.through(lambda: self._earlier(run)) if self.abridged else []
 
-    async def append(self, *entries: Entry) -> None:
-        await self._threads.through(lambda: self._append(entries))
+    async def append(self, *entries: Entry, sync: bool = True) -> None:
+        """What comes at the same time, or while others are being written, is written together, by one write and one
+        sync."""
+        if not (sync or self._flying) and self._at_hand:
+            self._append(entries, sync=False)
+            return
+        loop = asyncio.get_running_loop()
+        if self._threads.free and not self._flying and self._lately < _SEVERAL:
+            if not self._lately:
+                loop.call_soon(self._not_lately)
+            self._lately += 1
+            self._append(entries)
+            return
+        landed: asyncio.Future[None] = loop.create_future()
+        self._asked.append((entries, landed))
+        if not self._flying:
+            self._flying = True
+            loop.call_soon(self._fly)
+        await self._threads.over(landed)
+
+    def _not_lately(self) -> None:
+        self._lately = 0
+
+    def _fly(self) -> None:
+        asked, self._asked = self._asked, []
+        self._flying = bool(asked)
+        if asked:
+            entries = [entry for some, _ in asked for entry in some]
+            try:
+                self._threads.told(lambda: self._append(entries), lambda error: self._landed(asked, error))
+            except BaseException as error:  # whatever ends the process must not leave anybody waiting
+                self._landed(asked, error)
+                raise
+
+    def _landed(self, asked: "list[Asked]", error: BaseException | None) -> None:
+        for _, landed in asked:
+            if landed.done():
+                continue
+            if error is None:
+                landed.set_result(None)
+            else:
+                landed.set_exception(error)
+        self._fly()
 
     async def refresh(self) -> bool:
         if self._directory < 0 or not self._file.changed():
@@ -85,11 +147,18 @@ class FileConversation:
         await self._threads.through(lambda: self._take_typed(said))
 
     async def rest(self) -> None:
-        await self._threads.through(self._rest)
+        quick = not self._threads.free and not self._file.loose and self._at_hand
+        await self._threads.through(self._rest, quick=quick)
 
     async def log_tool(self, called: Called, returned: Returned) -> None:
         text = heading(called, returned, self._chance.now() - timedelta(milliseconds=returned.ms))
-        await self._threads.do(lambda: self._log_tool(text.encode("utf-8", "backslashreplace")))
+        raw = text.encode("utf-8", "backslashreplace")
+        await self._threads.do(lambda: self._log_tool(raw), quick=not self._one.locked())
+
+    @property
+    def _at_hand(self) -> bool:
+        """Whether nobody is writing to the file, so that what is not synced may be added at once."""
+        return not self._one.locked() and self._directory >= 0 and not self._file.changed()
 
     def load(self) -> None:
         """Reads the file for the first time; a torn tail is cut aside now and never later, and a plan that never reached
@@ -118,37 +187,41 @@ class FileConversation:
             directory, self._directory = self._directory, -1
             if directory >= 0:
                 self._thoughts = _thoughts_in(directory)
+                if self._file.loose:
+                    with suppress(NoRoom):  # it is written, and would be found elsewhere or come again
+                        self._file.sync()
                 self._threads.conversations -= 1
+                self._file.close()
                 os.close(directory)
 
-    @contextmanager
-    def _alone(self) -> Generator[None]:
-        with self._one:
-            if self._directory < 0:
-                raise Failed(f"{self.session.slug} is not open any more")
-            try:
-                yield
-            except BaseException:
-                self._exact = False
-                raise
+    def begin(self) -> None:
+        """From here on nobody else writes."""
+        self._one.acquire()
+        if self._directory < 0:
+            self._one.release()
+            raise Failed(f"{self.session.slug} is not open any more")
 
-    def _append(self, entries: Sequence[Entry]) -> None:
-        with self._alone():
-            fresh = {_key(entry): entry for entry in entries if _key(entry) not in self._present}
+    def end(self, *, well: bool) -> None:
+        self._exact = self._exact and well
+        self._one.release()
+
+    def _append(self, entries: Sequence[Entry], *, sync: bool = True) -> None:
+        with _Alone(self):
+            fresh = {key: entry for entry in entries if (key := _key(entry)) not in self._present}
             if not fresh:
                 return
             self._own.update(fresh)
             try:
-                self._write(list(fresh.values()))
+                self._write(list(fresh.values()), sync=sync)
             except BaseException:
                 for key in fresh:
                     self._own.pop(key, None)
                 raise
 
-    def _write(self, missing: list[Entry]) -> None:
+    def _write(self, missing: list[Entry], *, sync: bool = True) -> None:
         for _ in range(_TRIES):
             thoughts.add(self.session.path, self._directory, missing)
-            if self._file.add(b"".join(map(render, missing))):
+            if self._file.add(b"".join(map(render, missing)), sync=sync):
                 self._note(missing)
                 return
             missing = self._reread()
@@ -168,7 +241,7 @@ class FileConversation:
         self._present.add(_key(said))
 
     def _refresh(self) -> bool:
-        with self._alone():
+        with _Alone(self):
             if not self._file.changed():
                 return False
             before = self.entries
@@ -188,8 +261,9 @@ class FileConversation:
 
     def _earlier(self, run: str) -> list[Entry]:
         """From here on they are present: none of them is added again."""
-        with self._alone():
+        with _Alone(self):
             found = [entry for entry in self._file.left_out([f" run={quoted(run)}"]) if entry.run == run]
+            self._exact = self._exact and not found
             self._present.update(map(_key, found))
             return found
 
@@ -211,7 +285,7 @@ class FileConversation:
             self.entries, self.memo = entries, {}
 
     def _take_typed(self, said: Entry) -> None:
-        with self._alone():
+        with _Alone(self):
             if self._file.changed():
                 self._reread()
             typed, opened = self._typed, self._opened
@@ -224,7 +298,7 @@ class FileConversation:
         self._append((said,))
 
     def _rest(self) -> None:
-        with self._alone():
+        with _Alone(self):
             self._own.clear()
             for _ in range(_TRIES):
                 if self._file.empty or (self._opened and self._opened not in self._taken):
@@ -237,13 +311,28 @@ class FileConversation:
 
     def _log_tool(self, heading: bytes) -> None:
         """The log is derived and never read back, so a full disk may cost it a heading."""
-        with self._alone(), suppress(OSError):
+        with _Alone(self), suppress(OSError):
             flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC
             file = os.open(names.TOOLS, flags, 0o600, dir_fd=self._directory)
             try:
                 write_all(file, heading)
             finally:
                 os.close(file)
+
+
+class _Alone:
+    """One at a time writes to a conversation that is open."""
+
+    __slots__ = ("_conversation",)
+
+    def __init__(self, conversation: FileConversation) -> None:
+        self._conversation = conversation
+
+    def __enter__(self) -> None:
+        self._conversation.begin()
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._conversation.end(well=kind is None)
 
 
 def opened(session: Session, *, chance: Chance, threads: Threads, window: int = WINDOW) -> FileConversation:

@@ -1,11 +1,12 @@
 """The fields of a definition: every key that may stand in one, in our spelling and in others', and what it says."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from typing import Any
 
 from retinue.domain.agent import NAME, Exposure, Kind, Role
 from retinue.domain.limits import Limits
+from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
 from retinue.store import dialects, permissions, places, values
 from retinue.store.dialects import Handler, Said, Verdict
@@ -15,7 +16,7 @@ Partial = dict[str, Any]
 """What one source says, by native field and nested as in a definition; None clears what was said before."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Reading:
     """What became of one key of a source."""
 
@@ -27,8 +28,8 @@ class Reading:
     unknown: bool = False
 
 
-def name(value: Any, path: Path) -> str:
-    found = values.text(value, path)
+def name(given: Any, path: Path) -> str:
+    found = values.text(given, path)
     if NAME.fullmatch(found):
         return found
     slug = values.slugged(found)
@@ -62,13 +63,13 @@ _EXTERNAL = values.table({"inputUrl": values.word, "callbackBaseUrl": values.wor
 _ROLES = values.listed(values.one_of([str(each) for each in Role]))
 
 
-def ceiling(value: Any, path: Path) -> dict[str, Any]:
-    return _CEILING(value, path)
+def ceiling(given: Any, path: Path) -> dict[str, Any]:
+    return _CEILING(given, path)
 
 
-def _roles(value: Any, path: Path) -> tuple[str, ...]:
+def _roles(given: Any, path: Path) -> tuple[str, ...]:
     found: tuple[str, ...] = _ROLES(
-        list(values.names(value, path)) if isinstance(value, str) else value, path
+        list(values.names(given, path)) if isinstance(given, str) else given, path
     )
     if not found:
         raise Wrong(path, "must name at least one role, or be left out")
@@ -194,8 +195,8 @@ _OTHER: dict[str, Handler] = {
     "disable": dialects.disabled,
     "disabled": dialects.disabled,
     "hidden": dialects.hidden,
-    "promptPath": lambda value, path: Said(
-        sets={"prompt_path": values.word(value, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
+    "promptPath": lambda given, path: Said(
+        sets={"prompt_path": values.word(given, path)}, verdict=Verdict.MAPPED, note="the file's text is the prompt"
     ),
     "hooks": dialects.refused("hooks are not run here, so what they stop is not stopped; remove them"),
     **dict.fromkeys(
@@ -216,15 +217,15 @@ def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Re
     denied: tuple[str, ...] = ()
     read_only = False
     readings: list[Reading] = []
-    for key, value in raw.items():
+    for key, given in raw.items():
         try:
-            said = _said(key, value, (*path, key))
+            said = _said(key, given, (*path, key))
             _claim(said.sets, key, owners, path)
         except Wrong as wrong:
             readings.append(
                 Reading(
                     key=key,
-                    value=value,
+                    value=given,
                     verdict=Verdict.REFUSED,
                     note=wrong.problem,
                     wrong=wrong,
@@ -235,7 +236,7 @@ def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Re
         partial = merged(partial, said.sets)
         denied += said.denies
         read_only = read_only or said.read_only
-        readings.append(Reading(key=key, value=value, verdict=said.verdict, note=said.note))
+        readings.append(Reading(key=key, value=given, verdict=said.verdict, note=said.note))
     if denied:
         partial["tool_deny"] = tuple(dict.fromkeys((*(partial.get("tool_deny") or ()), *denied)))
     if read_only:
@@ -246,27 +247,27 @@ def interpret(raw: Mapping[str, Any], path: Path = ()) -> tuple[Partial, list[Re
 def merged(below: Mapping[str, Any], above: Mapping[str, Any]) -> Partial:
     """Field by field, later wins, maps within fields too; None stays, so that it clears what lies further below."""
     result: Partial = dict(below)
-    for key, value in above.items():
+    for key, given in above.items():
         under = result.get(key)
-        result[key] = merged(under, value) if isinstance(under, dict) and isinstance(value, dict) else value  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+        result[key] = merged(under, given) if isinstance(under, dict) and isinstance(given, dict) else given  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
     return result
 
 
-def _said(key: str, value: Any, path: Path) -> Said:
+def _said(key: str, given: Any, path: Path) -> Said:
     native = ALIASES.get(key, key)
     if key not in KNOWN:
         raise Wrong(path, f"is not a known field{values.hint(key, KNOWN) or values.hint(key, NATIVE)}")
-    if value is None:
+    if given is None:
         return Said(sets={native: None} if native in NATIVE else {})
     if native in _NATIVE:
         note = f"as {native}" if native != key else ""
         idle = _IDLE.get(native)
         return Said(
-            sets={native: _NATIVE[native](value, path)},
+            sets={native: _NATIVE[native](given, path)},
             verdict=Verdict.KEPT if idle else Verdict.HONOURED,
             note="; ".join(filter(None, (note, idle, _NOTED.get(native)))),
         )
-    return (_HANDLED.get(native) or _OTHER[native])(value, path)
+    return (_HANDLED.get(native) or _OTHER[native])(given, path)
 
 
 def _claim(sets: Mapping[str, Any], key: str, owners: dict[Path, str], path: Path) -> None:
@@ -281,7 +282,7 @@ def _claim(sets: Mapping[str, Any], key: str, owners: dict[Path, str], path: Pat
 
 def _leaves(sets: Mapping[str, Any], path: Path) -> list[Path]:
     found: list[Path] = []
-    for key, value in sets.items():
+    for key, given in sets.items():
         here = (*path, key)
-        found += _leaves(value, here) if isinstance(value, dict) and value and not path else [here]  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
+        found += _leaves(given, here) if isinstance(given, dict) and given and not path else [here]  # pyright: ignore[reportUnknownArgumentType]  (partials are maps by text)
     return found

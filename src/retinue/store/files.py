@@ -13,13 +13,13 @@ from operator import attrgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
-from retinue.domain.agent import Agent, preset_hash
+from retinue.domain.agent import Agent
 from retinue.domain.approval import Touch
 from retinue.domain.chance import Chance
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry
-from retinue.errors import BadDefinition, Conflict, Failed, Usage
-from retinue.store import branches, definitions, draft, folder, names, restoring, tree
+from retinue.errors import Conflict, Usage
+from retinue.store import branches, definitions, draft, folder, names, presets, restoring, tree
 from retinue.store.conversation import FileConversation
 from retinue.store.disk import (
     Stamp,
@@ -36,6 +36,7 @@ from retinue.store.facts import write_facts, write_plan
 from retinue.store.index import SETTLED_NS
 from retinue.store.lock import alone, held, hold
 from retinue.store.page import Pages, Span
+from retinue.store.presets import Presets
 from retinue.store.resident import Residents
 from retinue.store.settling import settle
 from retinue.store.shelf import Shelf, top_folder
@@ -47,6 +48,7 @@ from retinue.store.window import WINDOW
 
 T = TypeVar("T")
 _LONGEST_NAME = 200
+_SHORT = 1 << 14
 _LONG = 1 << 20
 _MOST_KEPT = 256
 _MANY = 500
@@ -64,8 +66,10 @@ class FileStore:
         self._residents = Residents(chance, self._threads, window=window)
         self._pages = Pages()
         self._surveys: dict[str, tuple[Stamp, Survey]] = {}
-        self._presets: dict[str, tuple[Stamp, tuple[Agent, str]]] = {}
+        self._presets = Presets()
         self._shelf = Shelf(os.path.realpath(root), chance.uuid)
+        self._rooted = False
+        """Whether the root was there before: whoever finds it gone makes it anew."""
         self._sorted: tuple[Sequence[Session], list[Session]] = ((), [])
         """The last list as it was found, and as it is shown."""
 
@@ -80,10 +84,17 @@ class FileStore:
 
     async def create(self, new: NewSession) -> Session:
         """On disk when this returns: a run that is acknowledged finds it after a loss of power."""
-        return await self._threads.do(lambda: self._create(new), long=True)
+        if new.name is not None:
+            return await self._threads.through(lambda: self._settled(self._named(new), new), long=True)
+        built = await self._threads.do(lambda: self._built(new), quick=True)
+        try:
+            return await self._threads.through(lambda: self._settled(built, new), long=True)
+        finally:
+            built.close()
 
     async def find(self, ref: str) -> Session:
-        return self._shelf.unchanged(ref) or await self._threads.do(lambda: self._shelf.find(ref))
+        known = self._shelf.unchanged(ref) or self._shelf.at_the_same(ref)
+        return known or await self._threads.do(lambda: self._shelf.find(ref))
 
     async def named(self, ref: str) -> Session:
         """By id, slug, alias or unambiguous prefix, and never by a path or a name."""
@@ -114,17 +125,18 @@ class FileStore:
     @asynccontextmanager
     async def _open(self, session: Session) -> AsyncGenerator[FileConversation]:
         conversation = await self._threads.have(
-            lambda: self._residents.opened(session), FileConversation.close
+            lambda: self._residents.opened(session), FileConversation.close, quick=_is_short(session)
         )
         self._shelf.working(session.path, more=1)
         try:
             yield conversation
         finally:
             self._residents.close(conversation)
+            self._shelf.grown(session.path, conversation.left)
             self._shelf.working(session.path, more=-1)
 
     async def preset(self, session: Session) -> tuple[Agent, str]:
-        return self._unchanged(session) or await self._threads.do(lambda: self._read_preset(session))
+        return self._presets.unchanged(session) or await self._threads.do(lambda: self._presets.read(session))
 
     async def change(self, session: Session, **facts: Any) -> Session:
         return await self._threads.do(
@@ -183,7 +195,7 @@ class FileStore:
     async def problems(self, session: Session) -> tuple[str, ...]:
         """What is wrong with the files that say who the session is."""
         return await self._threads.do(
-            lambda: (*self._shelf.at(session.path).problems, *_preset_problem(session))
+            lambda: (*self._shelf.at(session.path).problems, *presets.problems(session))
         )
 
     async def clear(self, session: Session) -> Session:
@@ -208,19 +220,6 @@ class FileStore:
         """What crashes left half built and what was deleted long ago is removed, at most once a day; says what was."""
         return sweep(self._shelf.root, self._chance.now())
 
-    def _unchanged(self, session: Session) -> tuple[Agent, str] | None:
-        """What a session obeys, where its file looks as it did: a thousand children ask for their parent's."""
-        known = self._presets.get(session.path)
-        return known[1] if known and known[0] == stamp_of(os.path.join(session.path, names.PRESET)) else None
-
-    def _read_preset(self, session: Session) -> tuple[Agent, str]:
-        now, found = stamp_of(os.path.join(session.path, names.PRESET)), _preset(session)
-        if len(self._presets) >= _MOST_KEPT:
-            self._presets.clear()
-        if now is not None and time.time_ns() - now[3] > SETTLED_NS:
-            self._presets[session.path] = (now, found)
-        return found
-
     def _survey(self, path: str) -> Survey:
         """A file that looks as it did is not counted again."""
         known, now = self._surveys.get(path), stamp_of(path)
@@ -233,19 +232,27 @@ class FileStore:
             self._surveys[path] = (now, found)
         return found
 
-    def _create(self, new: NewSession) -> Session:
+    def _built(self, new: NewSession) -> folder.Built:
+        if not self._rooted:
+            self._make_root()
+        return folder.build(self._shelf.root, new, self._chance)
+
+    def _named(self, new: NewSession) -> folder.Built:
         self._make_root()
-        if new.name is None:
-            session = folder.build(self._shelf.root, new, self._chance)
-        else:
-            with alone(os.path.join(self._shelf.root, names.CHANGES)):
-                self._free_name(new.name, None)
-                session = folder.build(self._shelf.root, new, self._chance)
+        with alone(os.path.join(self._shelf.root, names.CHANGES)):
+            self._free_name(new.name or "", None)
+            return folder.build(self._shelf.root, new, self._chance)
+
+    def _settled(self, built: folder.Built, new: NewSession) -> Session:
+        session = built.session
         try:
-            settle(session, self._threads)
+            settle(session, self._threads, opened=built.opened)
         except OSError as error:
             shutil.rmtree(top_folder(session), ignore_errors=True)
             raise no_room(session.path, error) from error
+        finally:
+            built.close()
+        self._presets.wrote(session, new.preset)
         self._shelf.touched(session.path)
         return self._shelf.put(session)
 
@@ -254,6 +261,7 @@ class FileStore:
             os.makedirs(self._shelf.root, 0o700, exist_ok=True)
         except OSError as error:
             raise no_room(self._shelf.root, error) from error
+        self._rooted = True
 
     def _free_name(self, name: str, slug: str | None) -> None:
         if not name.strip() or not name.isprintable() or len(name) > _LONGEST_NAME:
@@ -361,27 +369,16 @@ class FileStore:
         )
 
 
+def _is_short(session: Session) -> bool:
+    """Whether reading its file takes no longer than asking somebody else to."""
+    stamp = stamp_of(_file(session))
+    return stamp is not None and stamp[1] <= _SHORT
+
+
 def _is_long(session: Session) -> bool:
     """Whether reading its file would keep others waiting."""
     stamp = stamp_of(_file(session))
     return stamp is not None and stamp[1] > _LONG
-
-
-def _preset(session: Session) -> tuple[Agent, str]:
-    where = os.path.join(session.path, names.PRESET)
-    try:
-        text = read_file(where).decode()
-        return definitions.parse_preset(text, where, name=session.agent), preset_hash(text)
-    except (OSError, UnicodeDecodeError, BadDefinition) as error:
-        raise Failed(f"Failed to load preset from {session.path}") from error
-
-
-def _preset_problem(session: Session) -> list[str]:
-    try:
-        _preset(session)
-    except Failed as error:
-        return [f"{session.path}/{names.PRESET}: {error.__cause__}"]
-    return []
 
 
 def _file(session: Session) -> str:

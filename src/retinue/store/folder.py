@@ -1,24 +1,24 @@
 """A session's folder: built complete or not at all, and read back as the session it is."""
 
 # Names are joined and opened thousands of times here, below descriptors: text is enough.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120, PTH211
+# ruff: noqa: PTH102, PTH103, PTH104, PTH108, PTH112, PTH118, PTH119, PTH120, PTH211
 
 import errno
 import os
 import re
 import shutil
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
 from retinue.domain.chance import Chance
 from retinue.domain.change import replace
 from retinue.domain.session import NewSession, Session, child_slug, top_slug
+from retinue.domain.value import value
 from retinue.errors import BadDefinition, NotFound, Usage
 from retinue.store import names
-from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_new
+from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_all
 from retinue.store.facts import (
     Facts,
     ceilings_of,
@@ -48,7 +48,7 @@ _TRIED: dict[str, int] = {}
 Stamps = tuple[Stamp | None, Stamp | None, Stamp | None]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Found:
     """A session as its files say, and what is wrong with them."""
 
@@ -57,7 +57,21 @@ class Found:
     stamps: Stamps
 
 
-def build(root: str, new: NewSession, chance: Chance) -> Session:
+@value
+class Built:
+    """A session whose folder is complete under its name, and not yet on disk."""
+
+    session: Session
+    opened: list[int]
+    """Descriptors of what must be on disk, in the order in which it is synced."""
+
+    def close(self) -> None:
+        """Whoever has it closes it, once or twice."""
+        while self.opened:
+            os.close(self.opened.pop())
+
+
+def build(root: str, new: NewSession, chance: Chance) -> Built:
     """Makes the folder of a new session under a hidden name and renames it last."""
     if not new.agent:
         raise Usage("A session needs an agent; name one")
@@ -66,12 +80,9 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
     if parent is None:
         where, slug = root, top_slug(new.agent, now)
     else:
-        where, slug = os.path.join(parent.path, names.AGENTS), child_slug(new.agent, new.description, now)
-        if not os.path.isdir(parent.path):
-            raise NotFound(f"The folder of the parent session is gone: {parent.path}")
-    token = chance.uuid()
+        where, slug = f"{parent.path}/{names.AGENTS}", child_slug(new.agent, new.description, now)
     session = Session(
-        id=token,
+        id=chance.uuid(),
         slug=slug,
         agent=new.agent,
         type="agent" if parent else "branch",
@@ -90,20 +101,36 @@ def build(root: str, new: NewSession, chance: Chance) -> Session:
         preset_hash=new.preset_hash,
     )
     try:
-        for folder in (os.path.join(root, names.STAGING), where):
-            with suppress(FileExistsError):
-                os.mkdir(folder, 0o700)
-        return _built(session, root, where, new.preset)
+        try:
+            _make(where)
+            return _built(session, root, where, new.preset)
+        except FileNotFoundError:
+            _make_room(root, where, parent)
+            return _built(session, root, where, new.preset)
     except OSError as error:
         raise no_room(where, error) from error
 
 
-def _built(session: Session, root: str, where: str, preset: str) -> Session:
+def _make_room(root: str, where: str, parent: Session | None) -> None:
+    """All folders above a new one: only the first session of a root finds none."""
+    os.makedirs(root, 0o700, exist_ok=True)
+    if parent is not None and not os.path.isdir(parent.path):
+        raise NotFound(f"The folder of the parent session is gone: {parent.path}")
+    _make(f"{root}/{names.STAGING}")
+    _make(where)
+
+
+def _make(folder: str) -> None:
+    with suppress(FileExistsError):
+        os.mkdir(folder, 0o700)
+
+
+def _built(session: Session, root: str, where: str, preset: str) -> Built:
     """What dies half way is left where it is swept: in one folder for all, where that is one file system."""
-    for above in (os.path.join(root, names.STAGING), where):
-        temporary = os.path.join(above, f"{names.NEW}{session.id}")
+    for above in (f"{root}/{names.STAGING}", where):
+        temporary = f"{above}/{names.NEW}{session.id}"
         try:
-            return _build(session, root, where, temporary, preset)
+            return _build(session, where, temporary, preset)
         except BaseException as error:
             shutil.rmtree(temporary, ignore_errors=True)
             if not isinstance(error, OSError) or error.errno != errno.EXDEV:
@@ -111,57 +138,64 @@ def _built(session: Session, root: str, where: str, preset: str) -> Session:
     raise OSError(errno.EXDEV, os.strerror(errno.EXDEV))
 
 
-def _build(session: Session, root: str, where: str, temporary: str, preset: str) -> Session:
+def _build(session: Session, where: str, temporary: str, preset: str) -> Built:
     os.mkdir(temporary, 0o700)
     inner = temporary
     if session.top:
-        inner = os.path.join(temporary, names.BRANCHES, session.branch)
+        inner = f"{temporary}/{names.BRANCHES}/{session.branch}"
         os.mkdir(os.path.dirname(inner), 0o700)
         os.mkdir(inner, 0o700)
-        os.symlink(os.path.join(names.BRANCHES, session.branch), os.path.join(temporary, names.CURRENT))
-    make = _maker(root, session.id)
-    make(os.path.join(inner, names.PRESET), preset.encode("utf-8", "surrogateescape"))
-    wanted = os.path.join(where, session.slug)
+        os.symlink(f"{names.BRANCHES}/{session.branch}", f"{temporary}/{names.CURRENT}")
+    opened = [os.open(inner, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
+    try:
+        opened.insert(0, _made(f"{inner}/{names.PRESET}", preset.encode("utf-8", "surrogateescape")))
+        named, facts = _named(session, where, temporary, inner)
+    except BaseException:
+        for each in opened:
+            os.close(each)
+        raise
+    opened.insert(1, facts)
+    folder = f"{where}/{named.slug}"
+    path = f"{folder}/{names.BRANCHES}/{session.branch}" if session.top else folder
+    return Built(session=replace(named, path=path), opened=opened)
+
+
+def _named(session: Session, where: str, temporary: str, inner: str) -> tuple[Session, int]:
+    """The folder takes the first of its names that is free, and its files say which. With it comes the descriptor of
+    session.json."""
+    wanted = f"{where}/{session.slug}"
     for count in range(_tried(wanted), _MOST_OF_ONE_NAME):
         _TRIED[wanted] = count
         slug = names.numbered(session.slug, count)
-        folder = os.path.join(where, slug)
+        folder = f"{where}/{slug}"
         if os.path.lexists(folder):
             continue
         named = replace(session, slug=slug)
-        texts = {names.PLAN: write_plan(named), names.SESSION: b"", names.FACTS: write_facts(named)}
-        for name, text in texts.items():
-            make(os.path.join(inner, name), text)
+        os.close(_made(f"{inner}/{names.PLAN}", write_plan(named)))
+        os.close(_made(f"{inner}/{names.SESSION}", b""))
+        facts = _made(f"{inner}/{names.FACTS}", write_facts(named))
         try:
             os.rename(temporary, folder)
         except OSError as error:
+            os.close(facts)
             if error.errno not in _TAKEN or not os.path.isdir(where):
                 raise
-            for name in texts:
-                os.unlink(os.path.join(inner, name))
+            for name in (names.PLAN, names.SESSION, names.FACTS):
+                os.unlink(f"{inner}/{name}")
             continue
-        return replace(
-            named, path=os.path.join(folder, os.path.relpath(inner, temporary)) if session.top else folder
-        )
+        return named, facts
     raise OSError(errno.EEXIST, "too many folders of one name")
 
 
-def _maker(root: str, token: str) -> Callable[[str, bytes], None]:
-    """How a new file is made: in one folder for all and then moved, where that is one file system. A file made in a
-    folder that is itself new costs a journalling file system several times as much."""
-    staged = os.path.join(root, names.STAGING, token)
-
-    def make(path: str, data: bytes) -> None:
-        write_new(staged, data)
-        try:
-            os.rename(staged, path)
-        except OSError as error:
-            os.unlink(staged)
-            if error.errno != errno.EXDEV:
-                raise
-            write_new(path, data)
-
-    return make
+def _made(path: str, data: bytes) -> int:
+    """A new file of a folder that is being built, for its owner's eyes only; it stays open, to be synced."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        write_all(descriptor, data)
+    except BaseException:
+        os.close(descriptor)
+        raise
+    return descriptor
 
 
 def _tried(wanted: str) -> int:
@@ -210,6 +244,15 @@ def again(found: Found) -> Found:
 
 def _told(found: Found, stamps: Stamps) -> Found:
     words = last_words(f"{found.session.path}/{names.SESSION}") if stamps[2] and stamps[2][1] else ""
+    return _saying(found, stamps, words)
+
+
+def grown(found: Found, now: Stamp, words: str) -> Found:
+    """The same session with a conversation that ends with these words."""
+    return _saying(found, (found.stamps[0], found.stamps[1], now), words)
+
+
+def _saying(found: Found, stamps: Stamps, words: str) -> Found:
     session = replace(
         found.session, updated_at=updated_at(stamps, found.session.created_at), last_snippet=words
     )

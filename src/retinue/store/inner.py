@@ -1,9 +1,9 @@
 """What other programs write inside a map of their own: limits are lifted out, because kept for show they limit nothing."""
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any, cast
 
+from retinue.domain.value import value
 from retinue.store import values
 from retinue.store.fields import ALIASES, KEPT, KNOWN
 from retinue.store.values import Path
@@ -30,7 +30,7 @@ _HELPFUL = {"metadata": ("description",)} | dict.fromkeys(_RIGHTS, ("model",))
 """What is lifted where nothing else says it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Lifted:
     """One thing that stood inside a map."""
 
@@ -44,10 +44,10 @@ class Lifted:
 def lifted(keys: Mapping[str, Any]) -> Iterator[Lifted]:
     """A limit that is also said elsewhere comes out under another spelling, so that both are seen to say the same."""
     taken = set(keys)
-    for holder, value in _held(keys):
-        if not isinstance(value, dict):
+    for holder, given in _held(keys):
+        if not isinstance(given, dict):
             continue
-        for inner, each in cast("dict[Any, Any]", value).items():
+        for inner, each in cast("dict[Any, Any]", given).items():
             key = _limit(holder, inner, taken) or _help(holder, inner, each, taken)
             if key and each is not None:
                 taken.add(key)
@@ -62,16 +62,16 @@ def _limit(holder: str, inner: Any, taken: set[str]) -> str:
     return next((each for each in spellings if each not in taken), inner)
 
 
-def _help(holder: str, inner: Any, value: Any, taken: set[str]) -> str:
+def _help(holder: str, inner: Any, given: Any, taken: set[str]) -> str:
     said = {ALIASES.get(key, key) for key in taken}
-    return inner if inner in _HELPFUL.get(holder, ()) and inner not in said and isinstance(value, str) else ""
+    return inner if inner in _HELPFUL.get(holder, ()) and inner not in said and isinstance(given, str) else ""
 
 
 def doubtful(keys: Mapping[str, Any]) -> Iterator[str]:
     """Sentences about words that would take rights away, were they spelt well or not so deep: kept for show they
     would limit nothing."""
-    for holder, value in _held(keys):
-        for path, word in _words(value, (holder,)):
+    for holder, given in _held(keys):
+        for path, word in _words(given, (holder,)):
             if word in _ANYWHERE:
                 if len(path) > _LIFTED:
                     yield f"{values.shown(path)}: takes rights away and stands too deep; write it at the top"
@@ -94,16 +94,16 @@ def _meant(word: str) -> str:
 
 def _held(keys: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     """Keys that say nothing here by themselves."""
-    return ((key, value) for key, value in keys.items() if key not in KNOWN or key in (*KEPT, "capabilities"))
+    return ((key, given) for key, given in keys.items() if key not in KNOWN or key in (*KEPT, "capabilities"))
 
 
-def _words(value: Any, path: Path) -> Iterator[tuple[Path, str]]:
+def _words(given: Any, path: Path) -> Iterator[tuple[Path, str]]:
     """Every key below a value, with its path; what was read is never deep."""
-    if isinstance(value, dict):
-        for key, each in cast("dict[Any, Any]", value).items():
+    if isinstance(given, dict):
+        for key, each in cast("dict[Any, Any]", given).items():
             if isinstance(key, str) and each is not None:
                 yield (*path, key), key
                 yield from _words(each, (*path, key))
-    elif isinstance(value, list):
-        for at, each in enumerate(cast("list[Any]", value)):
+    elif isinstance(given, list):
+        for at, each in enumerate(cast("list[Any]", given)):
             yield from _words(each, (*path, at))

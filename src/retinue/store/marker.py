@@ -2,7 +2,8 @@
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+
+from retinue.domain.value import value
 
 KINDS = ("retinue", "user", "agent", "call", "result", "notice")
 FORMAT = "1"
@@ -68,7 +69,7 @@ def number_in(known: Attributes, name: str) -> int:
 
 def quoted(value: str) -> str:
     """An attribute's value: nothing in it can end the value, the line or the comment."""
-    return _UNSAFE.sub(_percent, value)
+    return value if value.isascii() and value.isalnum() else _UNSAFE.sub(_percent, value)
 
 
 def unquoted(value: str) -> str:
@@ -76,7 +77,7 @@ def unquoted(value: str) -> str:
     return _PERCENT.sub(_unpercent, value)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Head:
     """The identity a file carries in its first line."""
 

@@ -11,9 +11,12 @@ from retinue.store.threads import Threads
 from retinue.store.window import WINDOW
 
 MOST = 64
-"""Conversations that are kept."""
+"""Short conversations that are kept."""
 MOST_BYTES = 4 << 20
-"""Of their files together: what is held of them takes a few times as much memory."""
+"""Of what is held of their files together: it takes a few times as much memory."""
+LONG = 1 << 20
+"""From so many bytes on a conversation is long. Of those at most so much is kept together as a single one may hold: reading
+one again takes longer than everything else in a run."""
 
 
 class Residents:
@@ -23,10 +26,9 @@ class Residents:
         self._chance = chance
         self._threads = threads
         self._window = window
-        self._most_bytes = min(MOST_BYTES, window)
         self._lock = threading.Lock()
-        self._kept: dict[str, FileConversation] = {}
-        self._bytes = 0
+        self._short = _Kept(MOST, min(MOST_BYTES, window))
+        self._long = _Kept(MOST, window)
 
     def opened(self, session: Session) -> FileConversation:
         """The conversation as its file has it, locked by this process."""
@@ -41,22 +43,36 @@ class Residents:
     def close(self, conversation: FileConversation) -> None:
         """Gives the lock back, and keeps what would be found again."""
         conversation.close()
-        path, size = conversation.session.path, conversation.weight
-        if not 0 < size <= self._most_bytes:
-            return
+        path, weight = conversation.session.path, conversation.weight
         with self._lock:
-            self._forget(path)
-            self._kept[path] = conversation
-            self._bytes += size
-            while self._bytes > self._most_bytes or len(self._kept) > MOST:
-                self._forget(next(iter(self._kept)))
+            self._short.take(path)
+            self._long.take(path)
+            if weight:
+                (self._long if weight > LONG else self._short).put(path, conversation, weight)
 
     def _taken(self, path: str) -> FileConversation | None:
         with self._lock:
-            return self._forget(path)
+            return self._short.take(path) or self._long.take(path)
 
-    def _forget(self, path: str) -> FileConversation | None:
-        kept = self._kept.pop(path, None)
-        if kept is not None:
-            self._bytes -= kept.weight
-        return kept
+
+class _Kept:
+    """As many as have room; the oldest make way."""
+
+    def __init__(self, most: int, most_bytes: int) -> None:
+        self._most = most
+        self._most_bytes = most_bytes
+        self._kept: dict[str, tuple[FileConversation, int]] = {}
+        self._bytes = 0
+
+    def put(self, path: str, conversation: FileConversation, weight: int) -> None:
+        if weight > self._most_bytes:
+            return
+        self._kept[path] = (conversation, weight)
+        self._bytes += weight
+        while self._bytes > self._most_bytes or len(self._kept) > self._most:
+            self.take(next(iter(self._kept)))
+
+    def take(self, path: str) -> FileConversation | None:
+        conversation, weight = self._kept.pop(path, (None, 0))
+        self._bytes -= weight
+        return conversation

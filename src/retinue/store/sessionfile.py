@@ -38,6 +38,8 @@ T = TypeVar("T")
 _SETTLE = 0.02
 """Seconds between two looks at a file that somebody is saving."""
 _LOOKS = 25
+_FEW = 64
+"""While no more conversations are open, each has its file open: a process may open only so many."""
 
 
 class SessionFile:
@@ -56,6 +58,11 @@ class SessionFile:
         self._blank: int | None = None
         """Where a blank open user line starts: it is no entry, so what is added takes its place."""
         self._synced = True
+        self.loose = False
+        """Whether entries were added that are not synced yet: the next sync takes them along."""
+        self._file = -1
+        self._inode = (-1, -1)
+        """Of the file that is open to be written, as long as it is."""
 
     def open(self, torn_name: str) -> tuple[Reading, str | None]:
         """The file as it stands, without a torn tail; that is kept beside it under the name given back."""
@@ -69,10 +76,23 @@ class SessionFile:
     def taken_up(self, session: Session, directory: int) -> bool:
         """Goes on below another descriptor of the same folder, when the file is still as it was left."""
         self._session, self._directory = session, directory
-        return not self.changed()
+        return not self.changed() and self._begins_as_before()
 
     def changed(self) -> bool:
         return stamp_of(names.SESSION, directory=self._directory) != self._stamp
+
+    def _begins_as_before(self) -> bool:
+        """Whether reading it anew would begin where it began: a window moves on while the file grows."""
+        if self.size <= self._window:
+            return self.start == 0
+        try:
+            file = open_file(names.SESSION, directory=self._directory)
+        except OSError:
+            return False
+        try:
+            return beginning(file, self.size, self._window) == self.start
+        finally:
+            os.close(file)
 
     def reread(self) -> Reading:
         """The file as a person left it, once it has stopped changing. Some editors empty a file before they fill
@@ -102,28 +122,44 @@ class SessionFile:
             os.close(file)
 
     def add(self, data: bytes, *, sync: bool = True) -> bool:
-        """Adds at the end, in one write. False when somebody changed or replaced the file before it was on disk:
+        """Adds at the end, in one write; with `sync` it is on disk then, with all before it. False when somebody changed or replaced the file before it was on disk:
         then what stands there must be read before anything is taken for written."""
         try:
-            file = os.open(names.SESSION, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, dir_fd=self._directory)
+            before = os.stat(names.SESSION, dir_fd=self._directory)
+            if stamp(before) != self._stamp or not self._writable(before):
+                return False
         except FileNotFoundError:
             return False
         except OSError as error:
             raise no_room(self.path, error) from error
         try:
-            return self._add(file, data, sync=sync)
+            return self._add(data, before, sync=sync)
         except FileNotFoundError:
             return False
         finally:
+            if self._threads.conversations > _FEW:
+                self.close()
+
+    def close(self) -> None:
+        """What is added later opens it anew."""
+        file, self._file = self._file, -1
+        if file >= 0:
             os.close(file)
 
     def add_open_line(self, line: bytes) -> bool:
-        """An invitation to type; losing it loses nothing, so it is not synced."""
+        """An invitation to type; losing it loses nothing, so it is not synced for its own sake."""
         size = self._stamp[1] + len(self._gap) if self._stamp else 0
-        added = self.add(line, sync=False)
+        loose = self.loose
+        added = self.add(line, sync=loose)
+        self.loose = loose and not added
         if added:
             self._blank = size
         return added
+
+    @property
+    def stamp(self) -> Stamp | None:
+        """Of the file as it was read, or written last."""
+        return self._stamp
 
     @property
     def size(self) -> int:
@@ -131,32 +167,39 @@ class SessionFile:
         return self._stamp[1] if self._stamp else 0
 
     @property
-    def outgrown(self) -> bool:
-        """Whether it would be read from a window on if it were opened now."""
-        return self.size > self._window
+    def held(self) -> int:
+        """How many of its bytes were read, or written since."""
+        return max(0, self.size - self.start)
 
     @property
     def empty(self) -> bool:
         return self.size == 0
 
     def sync(self) -> None:
-        """What a person typed is on disk before it is acted on."""
+        """All that stands there is on disk: so is what a person typed, before it is acted on."""
         try:
             sync_path(self.path)
         except OSError as error:
             raise no_room(self.path, error) from error
+        self.loose = False
 
-    def _add(self, file: int, data: bytes, *, sync: bool) -> bool:
-        before = os.fstat(file)
-        if stamp(before) != self._stamp:
-            return False
+    def _writable(self, now: os.stat_result) -> bool:
+        """Opens the file that has the name now, unless it is open already: nobody else gets its inode until then."""
+        if self._file >= 0 and self._inode == (now.st_dev, now.st_ino):
+            return True
+        self.close()
+        self._file = os.open(names.SESSION, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, dir_fd=self._directory)
+        self._inode = (now.st_dev, now.st_ino)
+        return os.path.samestat(os.fstat(self._file), now)
+
+    def _add(self, data: bytes, before: os.stat_result, *, sync: bool) -> bool:
         size = before.st_size
         if self._blank is not None:
             size, self._blank = self._blank, None
-            self._shorten(file, size)
+            self._shorten(self._file, size)
         opening = head(self._session).encode() if not size else b""
         whole = b"".join((opening, self._gap, data))
-        self._write(file, whole, size, sync=sync)
+        self._write(self._file, whole, size, sync=sync)
         after = os.stat(names.SESSION, dir_fd=self._directory)
         mine = after.st_ino == before.st_ino and after.st_size == size + len(whole)
         self._stamp = stamp(after) if mine else None
@@ -169,6 +212,7 @@ class SessionFile:
             if sync:
                 os.fsync(file)
                 self._sync_folder()
+            self.loose = not sync
         except OSError as error:
             with suppress(OSError):
                 os.ftruncate(file, size)

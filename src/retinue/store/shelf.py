@@ -11,13 +11,14 @@ from retinue.domain.change import replace
 from retinue.domain.session import Session
 from retinue.errors import NotFound, Usage
 from retinue.store import folder, names, tree
-from retinue.store.disk import read_start
+from retinue.store.disk import Stamp, read_start, stamp_of
 from retinue.store.index import Index
 from retinue.store.marker import read_head
 
 LATELY = 1.0
 """Seconds for which a list of very many sessions may not show what other processes changed in them."""
 _SHOWN = 8
+_MOST_PATHS = 1000
 _COMPARED = 1000
 """Among more sessions no nearest name is looked for: that would take longer than looking oneself."""
 
@@ -30,6 +31,8 @@ class Shelf:
         self._index = Index(root, token)
         self._known: dict[str, folder.Found] = {}
         self._places: dict[str, str] = {}
+        self._files: dict[str, tuple[str, str]] = {}
+        """By a path that somebody named: the session.md it leads to, and the session's folder."""
         self._list: Sequence[Session] = ()
 
     def at(self, path: str) -> folder.Found:
@@ -98,6 +101,24 @@ class Shelf:
             return None
         return known.session if known.session.id == session_id and known.stamps[2] else None
 
+    def at_the_same(self, path: str) -> Session | None:
+        """A session that was found by this path before, and whose files, the one that it leads to among them, are as they
+        were."""
+        file = self._files.get(path)
+        if file is None:
+            return None
+        known = self._known.get(file[1])
+        if known is None or known.stamps[2] is None or stamp_of(file[0]) != known.stamps[2]:
+            return None
+        return known.session if known.stamps == folder.stamps_of(file[1]) else None
+
+    def grown(self, path: str, left: tuple[Stamp, str] | None) -> None:
+        """This process has ended its work in a conversation: what it wrote there it need not read. The stamps say so as
+        long as nobody else has written."""
+        known = self._known.get(path)
+        if known is not None and left is not None and known.stamps[2] != left[0]:
+            self._known[path] = folder.grown(known, *left)
+
     def _remembered(self, ref: str) -> Session | None:
         path = self._places.get(ref)
         if path is None or not os.path.lexists(os.path.join(path, names.SESSION)):
@@ -123,12 +144,21 @@ class Shelf:
     def _by_path(self, ref: str) -> Session | None:
         path = os.path.realpath(os.path.expanduser(ref))
         if os.path.isdir(path):
-            return self._by_folder(path, ref)
+            found = self._by_folder(path, ref)
+            return self._kept(found, ref, f"{ref}/{names.SESSION}") if found and found.path == path else found
         if os.path.isfile(path):
-            return self._by_file(path, ref)
+            return self._kept(self._by_file(path, ref), ref, ref)
         if ref.startswith(("/", "./", "../", "~")):
             raise NotFound(f"There is no file or folder {ref}")
         return None
+
+    def _kept(self, found: Session | None, ref: str, file: str) -> Session | None:
+        """Remembers what a whole path leads to."""
+        if found is not None and ref.startswith("/"):
+            if len(self._files) >= _MOST_PATHS:
+                self._files.clear()
+            self._files[ref] = (file, found.path)
+        return found
 
     def _by_folder(self, path: str, ref: str) -> Session | None:
         if os.path.isfile(os.path.join(path, names.SESSION)) and _is_session(path):

@@ -1,14 +1,18 @@
 """The last words of a conversation, for lists: read from the end of the file, however long it is."""
 
 import os
+from collections.abc import Sequence
 
-from retinue.domain.transcript import Said, snippet
+from retinue.domain.transcript import Called, Entry, Said, snippet
 from retinue.store.disk import open_file
 from retinue.store.markdown import unescape
 from retinue.store.marker import OPEN, attributes
 
 _NEAR = 4 * 1024
 _FAR = 64 * 1024
+_MARKER = 256
+_SURE = 4 * 1024
+"""Characters that take up less than the far distance even where each must be spelled out."""
 _SEPARATOR = f"\n{OPEN}".encode()
 _SPEAKERS = (f"{OPEN}user".encode(), f"{OPEN}agent".encode())
 
@@ -25,6 +29,19 @@ def last_words(path: str) -> str:
         return ""
     finally:
         os.close(file)
+
+
+def last_said(entries: Sequence[Entry]) -> str | None:
+    """The same of entries that stand in such a file, without a look at it; None when they may lie too far from its end,
+    however they are written there."""
+    length = 0
+    for entry in reversed(entries):
+        length += _MARKER + len(entry.args if isinstance(entry, Called) else entry.text)
+        if length > _SURE:
+            return None
+        if isinstance(entry, Said) and entry.text.strip():
+            return snippet((entry,))
+    return ""
 
 
 def _near_the_end(file: int) -> str:

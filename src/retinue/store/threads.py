@@ -37,15 +37,15 @@ class Threads:
         self.conversations = 0
         """How many are open or being opened; whoever closes one counts it out, on the loop."""
 
-    def do(self, work: Callable[[], T], *, long: bool = False) -> asyncio.Future[T]:
+    def do(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> asyncio.Future[T]:
         """What has begun is finished even when nobody waits for it any more. While at most one conversation is
         open there is nobody to hold up, and the work is done at once, unless it is `long`: a thread would cost more
-        than the disk."""
+        than the disk. What is `quick`, because it waits neither for the disk nor for anybody, is always done at once."""
         loop = asyncio.get_running_loop()
+        if (quick and not self._closed) or (self.free and not long):
+            return _at_once(work, loop.create_future())
         if self._closed:
             raise Failed(_CLOSED)
-        if self.conversations <= 1 and not self._busy and not long:
-            return _at_once(work, loop.create_future())
         if loop is not self._loop:
             self._loop, self._done, self._told, self._busy = loop, deque(), False, 0
         if len(self._threads) < _COUNT:
@@ -55,10 +55,20 @@ class Threads:
         self._jobs.put((future, work))
         return future
 
-    async def through(self, work: Callable[[], T]) -> T:
+    @property
+    def free(self) -> bool:
+        """Whether there is nobody to hold up."""
+        return self.conversations <= 1 and not self._busy and not self._closed
+
+    async def through(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> T:
         """As `do`, for what changes a file: a cancellation passes on when the work is done, so that whoever cleans up
         finds all of it or nothing."""
-        future = self.do(work)
+        if (quick and not self._closed) or (self.free and not long):
+            return work()
+        return await self.over(self.do(work, long=long))
+
+    async def over(self, future: asyncio.Future[T]) -> T:
+        """What comes of it; a cancellation passes on when it is done."""
         try:
             return await asyncio.shield(future)
         except asyncio.CancelledError:
@@ -67,10 +77,19 @@ class Threads:
                 await asyncio.wait([future])
             raise
 
-    async def have(self, work: Callable[[], T], drop: Callable[[T], object]) -> T:
+    def told(self, work: Callable[[], object], then: Callable[[BaseException | None], None]) -> None:
+        """As `do`, for whoever goes on by being called: with what went wrong, or None."""
+        try:
+            future = self.do(work)
+        except Failed as closed:
+            then(closed)
+            return
+        future.add_done_callback(lambda done: then(done.exception()))
+
+    async def have(self, work: Callable[[], T], drop: Callable[[T], object], *, quick: bool = False) -> T:
         """As `through`, for a conversation, which must be given back: when nobody waits any more, `drop` gets it."""
         self.conversations += 1
-        future = self.do(work)
+        future = self.do(work, quick=quick)
         future.add_done_callback(self._not_opened)
         try:
             return await asyncio.shield(future)

@@ -1,0 +1,72 @@
+"""When an entry is on disk: seen from outside, by the system calls of a process that writes one."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PROGRAM = """
+import asyncio
+import sys
+from pathlib import Path
+
+from retinue.domain.session import NewSession
+from retinue.domain.transcript import Said
+from retinue.domain.workspace import Workspace
+from retinue.engine.chance import system_chance
+from retinue.store.files import FileStore
+
+
+async def main() -> None:
+    store = FileStore(Path(sys.argv[1]), system_chance())
+    new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
+    mine, other = await store.create(new), await store.create(new)
+    async with store.open(other if sys.argv[3] == "beside" else mine) as talk:
+        if sys.argv[3] == "beside":
+            async with store.open(mine) as talk:
+                await said(talk)
+        else:
+            await said(talk)
+    store.close()
+
+
+async def said(talk) -> None:
+    await talk.append(Said(id="one", by="user", text="first words"), sync=False)
+    if sys.argv[2] == "followed":
+        await talk.append(Said(id="two", by="agent", text="second words"))
+    if sys.argv[2] == "resting":
+        await talk.rest()
+
+
+asyncio.run(main())
+"""
+CALL = re.compile(r"(write|fsync)\(\d+<[^>]*/session\.md>(.*)")
+
+
+def called(tmp_path: Path, *words: str) -> list[str]:
+    """What was done to conversations, in order."""
+    trace = tmp_path / "trace"
+    strace = ("strace", "-f", "-y", "-s", "200", "-e", "trace=write,fsync", "-o", str(trace))
+    subprocess.run([*strace, sys.executable, "-c", PROGRAM, str(tmp_path / "home"), *words], check=True)
+    found: list[str] = []
+    for name, rest in CALL.findall(trace.read_text()):
+        said = next((each for each in ("first", "second") if f"{each} words" in rest), "")
+        found.append("sync" if name == "fsync" else said or "line")
+    return found
+
+
+@pytest.mark.parametrize("company", ["alone", "beside"])
+@pytest.mark.parametrize(
+    ("then", "seen"),
+    [
+        ("followed", ["first", "second", "sync"]),
+        ("resting", ["first", "line", "sync"]),
+        ("closed", ["first", "sync"]),
+    ],
+)
+def test_what_is_added_without_a_sync_is_on_disk_with_what_comes_next(
+    tmp_path: Path, then: str, seen: list[str], company: str
+):
+    assert called(tmp_path, then, company) == seen
