@@ -19,9 +19,9 @@ from retinue.trials.bench.rounds import Ground, measure
 from retinue.trials.bench.samples import Sample, Samples
 from retinue.trials.bench.scenes import ANSWER, FILE, NOTE
 from retinue.trials.bench.server import Speaker, Stage
-from retinue.trials.bench.system import BARE, RETINUE, System, served
+from retinue.trials.bench.system import BARE, FLOOR, RETINUE, System, served
 from retinue.trials.bench.table import table
-from retinue.trials.bench.work import TURN
+from retinue.trials.bench.work import TURN, children
 
 TINY = replace(TURN[0], count=2, rounds=1, prepare=(("sessions", {"count": 2}),))
 
@@ -84,6 +84,31 @@ def test_a_target_that_is_missed_says_so_for_people_and_for_programs():
     assert (ours["value"], ours["over_bare"], ours["samples"]) == (3.0, 6.0, 1)
 
 
+def test_beside_a_target_stands_what_the_same_promises_cost_at_least():
+    samples = sampled(bare=[0.5], floor=[1.5], retinue=[3.0])
+    found = reported(samples)
+
+    line = next(
+        line for line in table(found) if line.startswith("one turn with one tool, persisted  at most")
+    )
+    assert [cell.strip() for cell in line.split("  ") if cell.strip()] == [
+        "one turn with one tool, persisted", "at most 1.2 ms CPU", "1.50 ms CPU", "3.00 ms CPU", "MISSED",
+    ]  # fmt: skip
+    assert found.as_json()["targets"][0]["floor"] == "1.50 ms CPU"
+
+
+async def test_the_floor_keeps_every_run_and_every_child_s_folder(tmp_path: Path):
+    few = replace(children(3, 0), rounds=1)
+    here = Ground(url="", place=tmp_path, systems=[FLOOR], samples=Samples(), told=lambda _: None)
+    async with served() as url:
+        here = replace(here, url=url)
+        await measure(here, TINY)
+        await measure(here, few)
+
+    assert [(each.row, each.problem) for each in here.samples.all] == [("turn", ""), ("children", "")]
+    assert all(each.facts["written"] > 2048 for each in here.samples.all)
+
+
 def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: Report, tmp_path: Path):
     page = tmp_path / "performance.md"
     page.write_text(f"# Performance\n\nBefore.\n\n{BEGIN}\nold\n{END}\n\nAfter.\n")
@@ -99,7 +124,7 @@ def test_the_page_gets_its_figures_between_the_marks_and_keeps_the_rest(report: 
     assert "16 November 2026" in text
     assert "langgraph 1.2.20" in text
     assert "Load of the machine over 1, 5 and 15 minutes: 0.1 0.2 0.3 before, 0.4 0.5 0.6 after." in text
-    assert "| one turn with one tool, persisted | at most 1.2 ms CPU | 1.10 ms CPU | held |" in text
+    assert "| one turn with one tool, persisted | at most 1.2 ms CPU | - | 1.10 ms CPU | held |" in text
 
     page.write_text("# Nothing here")
     with pytest.raises(Usage, match="no place for the figures"):

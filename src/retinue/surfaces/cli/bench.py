@@ -50,7 +50,7 @@ async def bench(  # noqa: PLR0913  (one for each option)
 
     Everything happens in homes of its own, with a model server of its own on this machine: no key is needed, and nothing
     of yours is touched. The systems take turns, one at a time; each figure is a median. With --peers others do the same
-    work as their documentation recommends, without telling anybody. It takes some minutes, with --peers about fifteen.
+    work as their documentation recommends, without telling anybody. It takes some minutes, with --peers about twenty.
     """
     wishes = Wishes(rows=only or (), peers=peers, quick=quick, keep=keep, profile=profile)
     report = await shown(wishes, Progress(), write=write, svg=svg)

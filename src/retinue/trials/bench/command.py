@@ -10,12 +10,12 @@ import tempfile
 import time
 from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from importlib import resources
 from pathlib import Path
 
 from retinue import __version__
+from retinue.domain.value import value
 from retinue.errors import Usage
 from retinue.trials.bench.installing import PEERS, installed
 from retinue.trials.bench.page import written
@@ -24,7 +24,7 @@ from retinue.trials.bench.report import Report
 from retinue.trials.bench.rounds import Ground, measure
 from retinue.trials.bench.samples import Samples
 from retinue.trials.bench.special import SPECIAL, ceiling
-from retinue.trials.bench.system import BARE, RETINUE, System, served
+from retinue.trials.bench.system import BARE, FLOOR, RETINUE, System, served
 from retinue.trials.bench.work import WORKS
 
 ROWS = ("turn", "children", "stream", "start", "history", "idle", "waiting", "prefix", "small", "growth")
@@ -32,7 +32,7 @@ QUICK = ("turn", "stream", "start", "prefix", "small")
 """What tells most in a minute."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Wishes:
     """What a person asked for."""
 
@@ -61,7 +61,7 @@ async def measured(wishes: Wishes, told: Callable[[str], None]) -> Report:
     before = _load()
     with _place(wishes.keep) as place:
         peers, missing = ([], {}) if wishes.peers is None else installed(place, told, wishes.peers)
-        systems = [BARE, RETINUE, *peers]
+        systems = [BARE, FLOOR, RETINUE, *peers]
         marks = {each.name: mark(each) for each in systems}
         samples = Samples(place / "samples.jsonl" if wishes.keep else None, marks)
         async with served() as url:
@@ -137,7 +137,7 @@ def _load() -> str:
 def _versions(system: System) -> dict[str, str]:
     if system.name == RETINUE.name:
         return {"retinue": __version__}
-    if system.name == BARE.name:
+    if system.name in (BARE.name, FLOOR.name):
         return {"aiohttp": importlib.metadata.version("aiohttp")}
     return dict(system.versions)
 

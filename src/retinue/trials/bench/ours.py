@@ -153,10 +153,11 @@ class Subject:
         return ""
 
     async def step(self, _number: int) -> str:
-        """More steps of the ledger, each on disk before the next."""
+        """More steps of the ledger, each on disk before the next: a step that changes nothing is not written."""
         run = (await self.app.runs(live=False, limit=1))[0]
-        for _ in range(SMALL):
-            await self.app.ledger.do(lambda tx: tx.set_run(run))
+        for turns in range(1, SMALL + 1):
+            changed = replace(run, turns=run.turns + turns)
+            await self.app.ledger.do(lambda tx, changed=changed: tx.set_run(changed))
         return ""
 
     async def guarded(self, _number: int) -> str:

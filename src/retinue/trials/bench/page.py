@@ -55,9 +55,9 @@ def _opening(report: Report) -> str:
 
 
 def _targets(report: Report) -> str:
-    rows = ["| | wanted | here | |", "|---|---|---|---|"]
+    rows = ["| | wanted | floor | here | |", "|---|---|---|---|---|"]
     rows += [
-        f"| {each.what.removeprefix('… ')} | {each.wanted} | {each.value} | {'held' if each.held else '**missed**'} |"
+        f"| {each.what.removeprefix('… ')} | {each.wanted} | {each.floor or '-'} | {each.value} | {'held' if each.held else '**missed**'} |"
         for each in report.verdicts()
     ]
     return "\n".join(rows)

@@ -2,9 +2,9 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from html import escape
 
+from retinue.domain.value import value
 from retinue.trials.bench.curves import CURVES, drawn
 from retinue.trials.bench.lines import LINES, Line
 from retinue.trials.bench.report import Report, number
@@ -12,7 +12,7 @@ from retinue.trials.bench.report import Report, number
 WIDTH, PAD, NAME, BAR, GAP = 460, 16, 116, 14, 5
 SMALLEST = 190
 """How high a curve is drawn at least."""
-COLOURS = {"bare": "#8a8f98", "retinue": "#2f81f7"}
+COLOURS = {"bare": "#8a8f98", "floor": "#b8bcc4", "retinue": "#2f81f7"}
 OTHERS = ("#d29922", "#a371f7", "#3fb950", "#f778ba", "#e5534b")
 STYLE = (
     "text{font:12px system-ui,sans-serif;fill:#1f2328}.title{font-weight:600;font-size:13px}.dim{fill:#656d76}"
@@ -32,7 +32,7 @@ SHOWN: Sequence[tuple[str, str, str]] = (
 """Row, variant and measure of each panel."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Bar:
     system: str
     value: float

@@ -1,16 +1,17 @@
 """The figures of one benchmark beside each other: who took how much, over the bare calls, and what held."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field, replace
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.trials.bench.lines import GROWN, LINES, Line
 from retinue.trials.bench.samples import Figure, Samples
 
-BARE, OURS = "bare", "retinue"
+BARE, FLOOR, OURS = "bare", "floor", "retinue"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Verdict:
     """One target, and whether it held here."""
 
@@ -18,9 +19,11 @@ class Verdict:
     wanted: str
     value: str
     held: bool
+    floor: str = ""
+    """What the same promises cost here at least."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Report:
     """All that is known after measuring."""
 
@@ -55,8 +58,10 @@ class Report:
         for line in self.lines():
             own = line.figure(self.samples, OURS)
             if own is not None:
-                found += _judged(line, own)
-                found += _beside(line, own, line.best_peer(self.samples, self.peers))
+                least = line.figure(self.samples, FLOOR)
+                floor = "" if least is None else f"{number(least.value)} {line.unit}"
+                judged = [*_judged(line, own), *_beside(line, own, line.best_peer(self.samples, self.peers))]
+                found += [replace(each, floor=floor) for each in judged]
         return found
 
     def problems(self) -> list[tuple[str, str, str]]:
@@ -78,7 +83,13 @@ class Report:
             "server_requests_per_second": self.ceiling(),
             "rows": [row for row in rows if row["value"] is not None or row["problem"]],
             "targets": [
-                {"what": each.what, "wanted": each.wanted, "value": each.value, "held": each.held}
+                {
+                    "what": each.what,
+                    "wanted": each.wanted,
+                    "value": each.value,
+                    "held": each.held,
+                    "floor": each.floor or None,
+                }
                 for each in self.verdicts()
             ],
         }

@@ -8,10 +8,12 @@ import subprocess
 import sys
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from importlib import resources
 from pathlib import Path
 from typing import Any
+
+from retinue.domain.value import value
 
 PEERS = Path(str(resources.files("retinue.trials.bench"))) / "peers"
 _LINE = 1 << 26
@@ -31,7 +33,7 @@ QUIET: Mapping[str, str] = {
 """Nobody measured here tells anybody about it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class System:
     """Something that does the work."""
 
@@ -50,6 +52,7 @@ class System:
 
 
 BARE = System(name="bare", module="retinue.trials.bench.bare")
+FLOOR = System(name="floor", module="retinue.trials.bench.floor")
 RETINUE = System(name="retinue", module="retinue.trials.bench.ours", door="agent")
 
 

@@ -55,8 +55,11 @@ def _targets(report: Report) -> list[str]:
     verdicts = report.verdicts()
     if not verdicts:
         return []
-    rows = [[each.what, each.wanted, each.value, "held" if each.held else "MISSED"] for each in verdicts]
-    return [*_aligned([["TARGET", "WANTED", "HERE", ""], *rows]), ""]
+    rows = [
+        [each.what, each.wanted, each.floor or "-", each.value, "held" if each.held else "MISSED"]
+        for each in verdicts
+    ]
+    return [*_aligned([["TARGET", "WANTED", "FLOOR", "HERE", ""], *rows]), ""]
 
 
 def _aligned(rows: Sequence[Sequence[str]]) -> list[str]:

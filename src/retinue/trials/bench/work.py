@@ -1,15 +1,16 @@
 """The work that is measured: what is prepared, what is done, and how often."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
+from retinue.domain.value import value
 from retinue.trials.bench.scenes import ALL, ANSWER, HELLO, LOOKS, SEEN, WORDS
 
 Order = tuple[str, Mapping[str, Any]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Work:
     """One measurement that every system takes part in, unless it says otherwise."""
 
@@ -42,7 +43,7 @@ class Work:
 
 
 OURS = frozenset({"retinue"})
-OUR_OWN = frozenset({"bare", "retinue"})
+OUR_OWN = frozenset({"bare", "floor", "retinue"})
 SESSIONS: Order = ("sessions", {"count": 20})
 
 
