@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Protocol, TypeVar
 
@@ -18,12 +17,13 @@ from retinue.domain.level import Level
 from retinue.domain.outcome import Found, Opened, Ran, Written
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.scope import Scope
-from retinue.domain.session import NewSession, Session
+from retinue.domain.session import Born, NewSession, Session
 from retinue.domain.settled import Settled
 from retinue.domain.skill import Skill
 from retinue.domain.tool import ToolFacts
 from retinue.domain.transcript import Called, Entry, Returned
 from retinue.domain.turn import Delta, Model, Reply, Request
+from retinue.domain.value import value
 from retinue.domain.watch import Interjection, Watch
 from retinue.domain.workspace import Workspace
 
@@ -60,9 +60,9 @@ class Conversation(Protocol):
         """A run's own entries that stand before those held; from then on they are not added again either."""
         ...
 
-    async def append(self, *entries: Entry) -> None:
-        """All of them in one write, on disk when this returns; an entry already there by id is not added again.
-        A cancellation meanwhile passes on when they are there, or are known not to be."""
+    async def append(self, *entries: Entry, sync: bool = True) -> None:
+        """All of them in one write, on disk when this returns; an entry already there by id is not added again. Without
+        `sync` on disk with the next ones, or at rest. A cancellation passes on when that is done or known not to be."""
         ...
 
     async def refresh(self) -> bool:
@@ -136,7 +136,7 @@ class Agents(Protocol):
         """`at`: the folder where somebody works, whose project may add names. NotFound names the nearest."""
         ...
 
-    def names(self, at: str | None = None) -> list[str]: ...
+    def all(self, at: str | None = None) -> list[Defined]: ...
 
 
 class Tx(Protocol):
@@ -169,10 +169,11 @@ class Tx(Protocol):
         those whose wake_at has come by then."""
         ...
 
-    def owners(self, status: Sequence[Status]) -> set[str]:
-        """Who works the runs of these states."""
+    def at_work_for(self, run_id: str, *, awaited: bool | None = None) -> bool:
+        """Whether any run is live that this one asked for."""
         ...
 
+    def owners(self, status: Sequence[Status]) -> set[str]: ...
     def count(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
     ) -> int: ...
@@ -256,8 +257,9 @@ class Tx(Protocol):
 class Ledger(Protocol):
     """Runs and their events. Holds no rules: a step is a plain function in runtime/."""
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
-        """Runs the step in the next group commit; when this returns it is on disk."""
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+        """Runs the step in the next group commit; when this returns it is on disk. `then` is told what it came to as
+        soon as it is, and before this returns: also where nobody waits for it any more."""
         ...
 
     async def look(self, step: Callable[[Tx], T]) -> T:
@@ -268,8 +270,8 @@ class Ledger(Protocol):
 class Engine(Protocol):
     """What drives runs: takes a run's id and returns at once."""
 
-    def submit(self, run_id: str, *, taken: bool = False, ahead: bool = False, lane: str = "") -> None:
-        """`taken`: it is claimed already, in the step that made it. `ahead`: it was begun before and goes first.
+    def submit(self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = "") -> None:
+        """`taken`: it is claimed already, in the step that made it, as this says. `ahead`: it was begun before and goes first.
         `lane`: whose runs are counted together."""
         ...
 
@@ -323,7 +325,7 @@ async def _nothing(_: str) -> None:
     return
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Call:
     """Who is calling a tool, and what it may act through: already bound to the scope."""
 
@@ -348,14 +350,14 @@ class Call:
 Body = Callable[[Mapping[str, Any], Call], Awaitable[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Tool(ToolFacts):
     """A name, a typed signature, what it touches, and one async function."""
 
     body: Body
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Ports(Settled):
     """What a verb of the runtime acts through."""
 

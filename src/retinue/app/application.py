@@ -98,6 +98,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             level=lambda: self._ports.level(),  # noqa: PLW0108  (the same)
             trusted=self.trust.trusts,
         )
+        tmp = config.home / "tmp"
         ports = Ports(
             store=self.store,
             agents=self.agents,
@@ -114,7 +115,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             policy=Policy(config.approvals),
             worktree=self._worktrees.make,
             drop_worktree=lambda place: self._worktrees.remove(place.root, place.source),
-            tmp=lambda session: str(config.home / "tmp" / session.id),
+            tmp=lambda session: f"{tmp}/{session.id}",
             emit=self._heard,
             listened=lambda: bool(self._listeners),
             ask=ask,
@@ -152,7 +153,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
         await self.mcp.close()
         await self._ledger.close()
         self.store.close()
-        self._log.flush()
+        self._log.close()
         self._owner.close()
 
     @contextmanager
@@ -167,7 +168,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
 
     async def run(self, text: str | None, **wishes: Any) -> Run:
         """One run, to its end."""
-        return await self.wait((await self.start(text, **wishes)).id)
+        return await self.waited(await self.start(text, **wishes))
 
     async def delete(self, ref: str) -> Session:
         """Put aside under another name, not destroyed; worktrees of it and its children go only when clean."""
@@ -229,7 +230,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             return [run, *taken]  # it goes on when those it waits for have ended
         again = await resume(run.id, self._ports, left_by=run.owner)
         if again.status.final:
-            await control.desert(again, self._ports)
+            await control.given_up(again, self._ports)
         return [again, *taken]
 
     # the machine

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from retinue.app.rights import DEFAULT_AGENT
 from retinue.app.sessions import LIVE
+from retinue.app.steering import said
 from retinue.app.wiring import check_model
 from retinue.config import Config
 from retinue.domain.agent import Agent, Role, WorkspacePolicy
@@ -82,8 +83,11 @@ class Giving(ABC):
         about = await self._about(chosen, agent, workspace)
         check_model(self._ports.model(about, model), self.config)
         known(about, self._ports)
-        if chosen is not None and (
-            going_on := await self.answered(chosen, text, model=model, owner=owner, key=key)
+        at_work = [] if chosen is None else await self._at_work(chosen, text)
+        if (
+            chosen is not None
+            and at_work
+            and (going_on := await self.answered(chosen, text, model=model, owner=owner, key=key))
         ):
             return going_on
         typed, known_before = text is None, chosen is not None
@@ -96,7 +100,7 @@ class Giving(ABC):
             await self._ledger_opens()
             chosen = await begin(about.name, _folder(workspace), self._ports, policy=policy)
         else:
-            text = await self._words(chosen, text)
+            text = await self._words(chosen, text, at_work)
         ask = Ask(
             key=key or f"once:{self._ports.chance.uuid()}",
             agent=chosen.agent,
@@ -214,9 +218,14 @@ class Giving(ABC):
                 raise
             raise NotFound(f"Preset template not found: {name} (checked .md and .org)") from error
 
-    async def _words(self, session: Session, text: str | None) -> str:
+    async def _at_work(self, session: Session, text: str | None) -> list[Run]:
+        """What lives of a session's runs: where nothing does, nobody waits for words either."""
+        said(text)
+        return await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
+
+    async def _words(self, session: Session, text: str | None, at_work: Sequence[Run]) -> str:
         """The task: what was given, else what a person typed at the end of the file. Held is found here."""
-        if await self._worked_here(session):
+        if any(run.owner in (self._ports.owner, self._ports.worker()) for run in at_work):
             if text is None:
                 raise Usage(f"{session.slug} is at work: give the text to queue behind it")
             return text
@@ -230,10 +239,6 @@ class Giving(ABC):
                 return last.text
         where = f"{session.path}/session.md"
         raise Usage(f"nothing is typed at the end of {where}: write below its last line, or give the text")
-
-    async def _worked_here(self, session: Session) -> bool:
-        runs = await self._ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
-        return any(run.owner in (self._ports.owner, self._ports.worker()) for run in runs)
 
 
 def _placed(

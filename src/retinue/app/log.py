@@ -12,34 +12,64 @@ LOG = "retinue.jsonl"
 OLDER = "retinue.1.jsonl"
 MOST_BYTES = 4_000_000
 """A log that has grown to this becomes the older one, and the older one before it goes."""
+_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+
+
+class LogFile:
+    """The log of a home for whoever writes to it often. It is held open, and opened anew when it has lost its name."""
+
+    def __init__(self, home: Path) -> None:
+        self._folder = home / "logs"
+        self._path = os.fspath(self._folder / LOG)
+        self._fd = -1
+        self._inode = (-1, -1)
+
+    def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
+        """One JSON line each; newlines in it are escaped, so no text can forge another. What goes wrong here must not
+        change what is logged, so a full disk costs the lines and nothing else."""
+        raw = "".join([f"{_ENCODER.encode(line)}\n" for line in lines]).encode("utf-8", "backslashreplace")
+        with suppress(OSError):
+            size = self._ready() + len(raw)
+            os.write(self._fd, raw)
+            if size >= MOST_BYTES:
+                _put_aside(self._fd, self._folder)
+                self.close()
+
+    def close(self) -> None:
+        fd, self._fd, self._inode = self._fd, -1, (-1, -1)
+        if fd >= 0:
+            os.close(fd)
+
+    def _ready(self) -> int:
+        """How long the file is that has the name now."""
+        found = None
+        with suppress(FileNotFoundError):
+            found = os.lstat(self._path)
+        if found is None or (found.st_dev, found.st_ino) != self._inode:
+            self.close()
+            self._fd = _opened(self._folder, LOG)
+            found = os.fstat(self._fd)
+            self._inode = (found.st_dev, found.st_ino)
+        return found.st_size
 
 
 def log_line(home: Path, line: Mapping[str, Any]) -> None:
-    log_lines(home, [line])
-
-
-def log_lines(home: Path, lines: Sequence[Mapping[str, Any]]) -> None:
-    """One JSON line each in <home>/logs; newlines in it are escaped, so no text can forge another. What goes wrong here
-    must not change what is logged, so a full disk costs the lines and nothing else."""
-    text = "".join([json.dumps(line, ensure_ascii=False, default=str) + "\n" for line in lines])
-    with suppress(OSError):
-        _add(home / "logs", LOG, text.encode("utf-8", "backslashreplace"), most=MOST_BYTES)
+    """One line, by whoever has seldom something to say."""
+    file = LogFile(home)
+    try:
+        file.add([line])
+    finally:
+        file.close()
 
 
 def keep_details(home: Path, name: str, details: str) -> Path:
     """A text of its own in <home>/logs, for its owner only."""
-    _add(home / "logs", name, details.encode("utf-8", "backslashreplace"))
-    return home / "logs" / name
-
-
-def _add(folder: Path, name: str, raw: bytes, *, most: int | None = None) -> None:
-    fd = _opened(folder, name)
+    fd = _opened(home / "logs", name)
     try:
-        os.write(fd, raw)
-        if most is not None and os.fstat(fd).st_size >= most:
-            _put_aside(fd, folder)
+        os.write(fd, details.encode("utf-8", "backslashreplace"))
     finally:
         os.close(fd)
+    return home / "logs" / name
 
 
 def _opened(folder: Path, name: str) -> int:

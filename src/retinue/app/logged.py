@@ -1,11 +1,12 @@
 """What the log tells: what succeeded and what failed, so that a person can see afterwards what went on."""
 
 import asyncio
-from collections.abc import Callable
+import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from retinue.app.log import log_lines
+from retinue.app.log import LogFile
 from retinue.domain.chance import Chance
 from retinue.domain.event import Event
 from retinue.domain.run import Status, iso
@@ -17,17 +18,25 @@ TOLD = frozenset({"run.queued", "run.started", "run.ended", "announcement.delive
 """Events that get a line. All of them are kept by the ledger: nothing that a turn tells on its way is here."""
 FACTS = ("status", "reason", "duration_ms", "attempt", "door", "delivery", "to")
 """What a line takes over of an event's data: no words of anybody."""
+IDS = frozenset({"run", "session", "delivery"})
+"""What holds an id. One that looks as ours do is no secret: nobody looks further into it."""
+_OUR_ID = re.compile(
+    r"[0-9a-f]{8}-[0-9a-f]{4}-7[0-9a-f]{3}-[0-9a-f]{4}-[0-9a-f]{12}|01[0-9A-HJKMNP-TV-Z]{24}"
+)
 FAILURES = frozenset({Status.FAILED, Status.LOST, Status.TIMED_OUT})
+
+Line = tuple[dict[str, Any], dict[str, Any]]
+"""What every line has, and the facts of this one."""
 
 
 class Log:
     """Lines at three levels: `info` for what succeeded, `error` for what did not, `warn` for what went otherwise."""
 
     def __init__(self, home: Path, redact: Callable[[str], str], chance: Chance) -> None:
-        self._home = home
+        self._file = LogFile(home)
         self._redact = redact
         self._chance = chance
-        self._lines: list[dict[str, Any]] = []
+        self._lines: list[Line] = []
         self._soon = False
 
     def heard(self, event: Event) -> None:
@@ -50,8 +59,7 @@ class Log:
         self._line("error", what, at=iso(self._chance.now()), **facts, error=str(error))
 
     def _line(self, level: str, what: str, *, at: str | None, **facts: Any) -> None:
-        line = {"at": at, "level": level, "what": what, **self._safe(facts)}
-        self._lines.append(line)
+        self._lines.append(({"at": at, "level": level, "what": what}, facts))
         if level != "info" or (loop := _loop()) is None:
             self.flush()
         elif not self._soon:
@@ -62,13 +70,27 @@ class Log:
         """What happens in one moment is written at once: a thousand runs that begin together are one write."""
         lines, self._lines, self._soon = self._lines, [], False
         if lines:
-            log_lines(self._home, lines)
+            if not self._harmless(lines):
+                lines = [(head, self._safe(facts)) for head, facts in lines]
+            self._file.add([head | facts for head, facts in lines])
+
+    def close(self) -> None:
+        self.flush()
+        self._file.close()
+
+    def _harmless(self, lines: Sequence[Line]) -> bool:
+        """Facts hold secrets as good as never: one look at all of them together says so."""
+        together = "\n".join(
+            [
+                fact
+                for _, facts in lines
+                for name, fact in facts.items()
+                if isinstance(fact, str) and not (name in IDS and _OUR_ID.fullmatch(fact))
+            ]
+        )
+        return self._redact(together) == together
 
     def _safe(self, facts: dict[str, Any]) -> dict[str, Any]:
-        """Facts hold secrets as good as never: one look at all of them together says so."""
-        together = "\n".join([fact for fact in facts.values() if isinstance(fact, str)])
-        if self._redact(together) == together:
-            return facts
         return {name: self._redact(fact) if isinstance(fact, str) else fact for name, fact in facts.items()}
 
 

@@ -33,8 +33,11 @@ class Looking:
 
     async def wait(self, run_id: str) -> Run:
         """Until nothing of its tree goes on: it has ended, or needs a person."""
+        return await self.waited(await self.find_run(run_id))
+
+    async def waited(self, run: Run) -> Run:
+        """The same for a run that is known as it was a moment ago."""
         while True:
-            run = await self.find_run(run_id)
             await self._stirs(run)
             run, moves = await self._ledger.look(partial(_stands, run))
             if run.status is not Status.RUNNING and not moves:
@@ -49,8 +52,11 @@ class Looking:
     async def _stirs(self, run: Run) -> None:
         """Until it has ended or been put aside. One that waits its turn is looked at again after a moment: whoever it
         stands behind may have begun to wait for a person."""
+        if run.status is not Status.QUEUED:
+            await self._engine.wait(run.id)
+            return
         with suppress(TimeoutError):
-            async with asyncio.timeout(MOMENT_SECONDS if run.status is Status.QUEUED else None):
+            async with asyncio.timeout(MOMENT_SECONDS):
                 await self._engine.wait(run.id)
 
     async def _all_heard(self) -> None:
@@ -127,8 +133,11 @@ class Looking:
 
 
 def _stands(run: Run, tx: Tx) -> tuple[Run, bool]:
-    """The run as it is now, and whether anything of its tree goes on."""
-    return tx.run(run.id, family=True) or run, moving_in(run.root, tx)
+    """The run as it is now, and whether anything of its tree goes on: whoever is born there has somebody above, up to
+    the root, so that a root without children is all of its tree."""
+    now = tx.run(run.id, family=True) or run
+    whole = now.status.final and now.root == now.id and not now.children
+    return now, not whole and moving_in(now.root, tx)
 
 
 def delivery_of(run: Run, tx: Tx) -> dict[str, Any] | None:

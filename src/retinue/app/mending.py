@@ -6,7 +6,7 @@ import time
 from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from retinue.app.commands import Commands
@@ -26,7 +26,8 @@ from retinue.config import Config
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.session import Session
+from retinue.domain.session import Born, Session
+from retinue.domain.value import value
 from retinue.engine.owner import Onlooker, Owner
 from retinue.errors import Held, NotFound, RetinueError, Unreadable
 from retinue.ledger.repair import kept_aside, quick_damage, set_aside
@@ -46,7 +47,7 @@ _TMP_KEPT_SECONDS = 30 * 24 * 3600
 Mend = Callable[[], Awaitable[str]]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Trouble:
     """Something that is not as it should be, and what to do about it on request; `mend` says what it did."""
 
@@ -58,7 +59,9 @@ class Trouble:
 class Resting:
     """An engine that begins nothing: what a repair sets going is worked by whoever works runs here next."""
 
-    def submit(self, run_id: str, *, taken: bool = False, ahead: bool = False, lane: str = "") -> None: ...
+    def submit(
+        self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = ""
+    ) -> None: ...
     async def wait(self, run_id: str) -> None: ...
     def cancel(self, run_id: str) -> bool:  # noqa: ARG002  (it works nothing)
         return False

@@ -25,9 +25,12 @@ def moving(tx: Tx) -> bool:
 
 
 _STANDING = (Status.QUEUED, Status.WAITING)
+_LIVE = (Status.RUNNING, *_STANDING)
 
 
 def _moves(root: str, tx: Tx, seen: frozenset[str]) -> bool:
+    if not tx.runs(status=_LIVE, root=root, limit=1):
+        return False  # as of every tree that has ended
     if tx.count(Status.RUNNING, root=root):
         return True
     return _any_moves(tx.runs(status=_STANDING, root=root), tx, seen | {root})

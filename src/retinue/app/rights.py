@@ -17,7 +17,7 @@ from retinue.domain.skill import Skill
 from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
 from retinue.ports import Ports, Store, Tool, Tx
 from retinue.runtime import control, guard
-from retinue.runtime.prepare import definition, held, scope_of, skilled
+from retinue.runtime.prepare import definition, held, level_of, scope_of, skilled
 
 DEFAULT_AGENT = "general"
 
@@ -46,11 +46,11 @@ class Rights:
         if session is not None:
             chosen = await self._sessions.find(session)
             own = scope_of(await definition(chosen, self._ports), chosen, self._ports)
-            return await held(own, self._ports)
+            return held(own, await level_of(self._ports), self._ports)
         here = at or str(Path.cwd())
         about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, here).agent
         own = compile_scope(about, Ground(root=here), self._ports.bounds())
-        return await held(skilled(own, about.name, here, self._ports), self._ports)
+        return held(skilled(own, about.name, here, self._ports), await level_of(self._ports), self._ports)
 
     async def skills_of(
         self, *, agent: str | None = None, session: str | None = None, at: str | None = None

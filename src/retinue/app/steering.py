@@ -47,10 +47,15 @@ class Steering(ABC):
         key: str = "",
     ) -> Run | None:
         """The run of a conversation that waited for a person's words, with these; None: none does."""
-        if text is not None and not text.strip():
-            raise Usage("there is nothing to send: the text is blank")
+        said(text)
         entry = entry_for(key) if key else ""
         return await control.answered(session, text, self._ports, model=model, owner=owner, entry=entry)
+
+
+def said(text: str | None) -> None:
+    """Blank words are none; where none are given, those count that are typed in the file."""
+    if text is not None and not text.strip():
+        raise Usage("there is nothing to send: the text is blank")
 
 
 def entry_for(key: str) -> str:

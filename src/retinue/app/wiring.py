@@ -65,7 +65,7 @@ def orders(
 
     return Orders(
         claim=lambda run_id: claim(run_id, ports),
-        work=lambda run_id: work(run_id, ports, interruptions),
+        work=lambda run_id, born: work(run_id, ports, interruptions, born=born),
         broken=failed,
         ended=ended,
         unwanted=lambda: control.wanted_gone(ports),

@@ -1,18 +1,19 @@
 """Chance: the real clock, ids that sort by time, and the machine's randomness."""
 
+import os
 import random
-import secrets
 import threading
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from functools import partial
 
 from retinue.domain.chance import Chance
 
 _CROCKFORD = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 _PAIRS = [first + second for first in _CROCKFORD for second in _CROCKFORD]
-_SHIFTS = range(120, -1, -10)
 """Two of the 26 characters at a time."""
+_PART = (1 << 40) - 1
 _ULID_RANDOM_BITS = 80
 _UUID_RANDOM_BITS = 74
 
@@ -22,7 +23,7 @@ def system_chance() -> Chance:
     entries = Rising(_milliseconds, bits=_ULID_RANDOM_BITS)
     uuids = Rising(_milliseconds, bits=_UUID_RANDOM_BITS)
     return Chance(
-        now=lambda: datetime.now(UTC),
+        now=partial(datetime.now, UTC),
         entry_id=lambda: ulid(entries.next()),
         uuid=lambda: uuid7(uuids.next()),
         uniform=random.SystemRandom().uniform,
@@ -39,6 +40,8 @@ class Rising:
     def __init__(self, milliseconds: Callable[[], int], *, bits: int) -> None:
         self._milliseconds = milliseconds
         self._bits = bits
+        self._bytes = (bits + 7) // 8
+        self._spare = self._bytes * 8 - bits
         self._last = 0
         self._lock = threading.Lock()
 
@@ -46,15 +49,23 @@ class Rising:
         with self._lock:
             at = self._milliseconds()
             if at > self._last >> self._bits:
-                self._last = at << self._bits | secrets.randbits(self._bits)
+                random_part = int.from_bytes(os.urandom(self._bytes), "big") >> self._spare
+                self._last = at << self._bits | random_part
             else:
-                self._last += 1 + secrets.randbits(32)
+                self._last += 1 + int.from_bytes(os.urandom(4), "big")
             return self._last
 
 
 def ulid(number: int) -> str:
     """48 bits of time and 80 of chance, in Crockford's base 32."""
-    return "".join([_PAIRS[number >> shift & 1023] for shift in _SHIFTS])
+    pairs = _PAIRS
+    # In three parts, which the machine counts with as with any number; the whole is too long for that.
+    high, middle, low = number >> 80, number >> 40 & _PART, number & _PART
+    return (
+        f"{pairs[high >> 40 & 1023]}{pairs[high >> 30 & 1023]}{pairs[high >> 20 & 1023]}{pairs[high >> 10 & 1023]}{pairs[high & 1023]}"
+        f"{pairs[middle >> 30]}{pairs[middle >> 20 & 1023]}{pairs[middle >> 10 & 1023]}{pairs[middle & 1023]}"
+        f"{pairs[low >> 30]}{pairs[low >> 20 & 1023]}{pairs[low >> 10 & 1023]}{pairs[low & 1023]}"
+    )
 
 
 def uuid7(number: int) -> str:

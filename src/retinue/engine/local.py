@@ -4,8 +4,9 @@ import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 from contextlib import suppress
-from dataclasses import dataclass
 
+from retinue.domain.session import Born
+from retinue.domain.value import value
 from retinue.engine.garbage import Sweeps
 from retinue.errors import Cancelled, RetinueError
 
@@ -27,13 +28,13 @@ def _always() -> bool:
     return True
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Orders:
     """What the engine is told to do, by the one place that chooses. It knows no rule of its own."""
 
     claim: Callable[[str], Awaitable[str]]
     """taken, full (nobody gets a slot now), busy or crowded (others may), or gone."""
-    work: Callable[[str], Awaitable[bool]]
+    work: Callable[[str, Born | None], Awaitable[bool]]
     """True: it waits for a person, and nothing of it can go on."""
     broken: Callable[[str, BaseException], Awaitable[None]]
     ended: Callable[[str], Awaitable[bool]]
@@ -47,12 +48,12 @@ class Orders:
     release: Callable[[], Awaitable[None]]
     """Frees what dead processes hold; asked for while something waits in the queue."""
     watched: Callable[[Collection[str]], Awaitable[bool]] = _nobody
+    """Tells watchers what goes on; asked for while something does, and when something has ended, with what has. True:
+    there is more to tell them soon."""
     due: Callable[[], Awaitable[None]] = _nothing
     """Lets those go on whose clock has run out."""
     changed: Callable[[], bool] = _always
     """Whether anybody has written anything since this was asked last: where not, there is nothing to look for."""
-    """Tells watchers what goes on; asked for while something does, and when something has ended, with what has. True:
-    there is more to tell them soon."""
 
 
 class LocalEngine:
@@ -87,7 +88,7 @@ class LocalEngine:
     def start(self, orders: Orders) -> None:
         self._orders = orders
 
-    def submit(self, run_id: str, *, taken: bool = False, ahead: bool = False, lane: str = "") -> None:
+    def submit(self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = "") -> None:
         self._done.setdefault(run_id, asyncio.Event())
         self._unwritten.pop(run_id, None)
         self._parked.discard(run_id)
@@ -98,7 +99,7 @@ class LocalEngine:
         elif run_id in self._queue:
             return
         elif taken:
-            self._drive(run_id)
+            self._drive(run_id, None if taken is True else taken)
         else:
             (self._queue.appendleft if ahead else self._queue.append)(run_id)
             self._claim_soon()
@@ -144,22 +145,26 @@ class LocalEngine:
         self._sweeps.as_before()
 
     async def drain(self, seconds: float) -> None:
-        """Claims nothing more; what runs may end by itself for so long."""
+        """Claims nothing more; what runs, or is just being claimed, may end by itself for so long."""
         self._draining = True
-        if self._tasks:
-            await asyncio.wait(self._tasks.values(), timeout=seconds)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                while self._claiming:
+                    await asyncio.wait(self._chores, return_when=asyncio.FIRST_COMPLETED)
+                if self._tasks:
+                    await asyncio.wait(self._tasks.values())
 
-    def _drive(self, run_id: str) -> None:
+    def _drive(self, run_id: str, born: Born | None = None) -> None:
         if self._closed:
             return  # born in the last moment: the next start takes it up
         self._sweeps.fewer()
-        self._tasks[run_id] = asyncio.create_task(self._driven(run_id), name=f"run-{run_id}")
+        self._tasks[run_id] = asyncio.create_task(self._driven(run_id, born), name=f"run-{run_id}")
 
-    async def _driven(self, run_id: str) -> None:
+    async def _driven(self, run_id: str, born: Born | None) -> None:
         """The only place that catches everything: one run's crash is that run's end and no other's."""
         orders = self._told()
         try:
-            if await orders.work(run_id):
+            if await orders.work(run_id, born):
                 self._parked.add(run_id)
                 self._watch()
         except asyncio.CancelledError:
@@ -220,7 +225,7 @@ class LocalEngine:
         waiting: list[str] = []
         crowded: set[str] = set()
         try:
-            while self._queue:
+            while self._queue and not self._draining:
                 run_id = self._queue.popleft()
                 lane = self._lanes.get(run_id, "")
                 verdict = "crowded" if lane in crowded else await self._claim(run_id)
@@ -229,7 +234,8 @@ class LocalEngine:
                 if verdict == "taken":
                     self._drive(run_id)
                 elif verdict == "gone":
-                    self._finished(run_id)
+                    if run_id not in self._tasks:  # else it was submitted twice, and is at work
+                        self._finished(run_id)
                 else:
                     waiting.append(run_id)
                 if verdict == "full":

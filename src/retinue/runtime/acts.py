@@ -1,8 +1,8 @@
 """Calls that whoever answers made by itself: told as they happen, and written down beside its words."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 
+from retinue.domain.change import replace
 from retinue.domain.safe import for_model
 from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.domain.turn import Act, Step
@@ -52,6 +52,8 @@ class Acts:
     async def took(self, entries: Sequence[Entry], talk: Conversation) -> None:
         """They are on disk: counted, told and logged like calls of ours."""
         self._open.clear()
+        if not entries:
+            return
         desk = self._desk
         results = {each.of: each for each in entries if isinstance(each, Returned)}
         for entry in entries:

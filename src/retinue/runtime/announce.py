@@ -12,7 +12,7 @@ from retinue.domain.change import replace
 from retinue.domain.run import STOPPING, Reason, Run, Status, Waiting
 from retinue.errors import Cancelled, NotFound, RetinueError
 from retinue.ports import Ports, Tx
-from retinue.runtime.send import LIVE, WAKE, WAKING, Claim, unbroken, wake
+from retinue.runtime.send import LIVE, WAKE, WAKING, Claim, wake
 from retinue.runtime.telling import told
 
 CANCELLED = {
@@ -60,16 +60,17 @@ async def end(
         why, said = reason, error
         if status is Status.CANCELLED and now.reason is Reason.DESERTED:
             why, said = Reason.DESERTED, CANCELLED[Reason.DESERTED]
-        if status is Status.DONE and (unsettled := _unsettled(counted, tx, ports)):
+        alone = _alone(counted, tx)
+        if status is Status.DONE and not alone and (unsettled := _unsettled(counted, tx, ports)):
             return unsettled
-        return closed(counted, status, tx, ports, stirred, reason=why, error=said)
+        return closed(counted, status, tx, ports, stirred, reason=why, error=said, alone=alone)
 
-    async def ending() -> Run:
-        ended = await ports.ledger.do(step)
-        stirred.submit(ports)
-        return ended
+    return await ports.ledger.do(step, lambda _: stirred.submit(ports))
 
-    return await unbroken(ending())
+
+def _alone(run: Run, tx: Tx) -> bool:
+    """Nobody it asked is at work, and nothing lies there for its conversation: so it is with most."""
+    return not tx.at_work_for(run.id) and not tx.deliveries(session=run.session_id, state=[Delivered.PENDING])
 
 
 def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
@@ -79,7 +80,7 @@ def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
     if news(run, tx, limit=1):
         tx.set_run(run)
         return run
-    if not tx.runs(parent_run=run.id, status=LIVE, limit=1):
+    if not tx.at_work_for(run.id):
         return None
     if run.reason in STOPPING:
         raise Cancelled(
@@ -91,10 +92,16 @@ def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
     return aside
 
 
-def let_go(run: Run, tx: Tx, ports: Ports, *, still_open: Collection[str] = ()) -> None:
+def let_go(
+    run: Run, tx: Tx, ports: Ports, *, still_open: Collection[str] = (), lost: Collection[str] = ()
+) -> None:
     """What was to answer a call that is open no more is announced instead. Whoever has spoken its last word has none
     open; others may have been answered by somebody else while the run lay in the queue of a dead process, or been
-    taken out of the file by a person."""
+    taken out of the file by a person. `lost` are calls that somebody else has answered: what one of them had taken when
+    its process died never arrived."""
+    for left in tx.deliveries(by=run.id, state=[Delivered.DELIVERED], answers=True) if lost else ():
+        if left.taken_by in lost and (asked := tx.run(left.run)) is not None:
+            tx.set_delivery(left.announced(announcement(asked, nonce(ports))))
     for asked in unasked(run, tx, still_open=still_open):
         if asked.status.live:
             tx.set_run(replace(asked, awaited=False))
@@ -111,7 +118,7 @@ def unasked(run: Run, tx: Tx, *, still_open: Collection[str]) -> list[Run]:
     return [each for each in asked if not each.ask.key.startswith(calls)]
 
 
-def closed(
+def closed(  # noqa: PLR0913  (how it ended, one fact each)
     run: Run,
     status: Status,
     tx: Tx,
@@ -120,15 +127,17 @@ def closed(
     *,
     reason: Reason | None = None,
     error: str = "",
+    alone: bool = False,
 ) -> Run:
     """The end of a live run, as part of a step that knows it is live. Whatever it still asked is asked no more, and what
-    others left for its open calls nobody will take."""
+    others left for its open calls nobody will take; `alone`: they left nothing."""
     ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
     tx.set_run(ended)
     for asked in tx.approvals(run=run.id, state=[State.PENDING]):
         tx.set_approval(asked.void())
-    for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
-        tx.set_delivery(left.discarded())
+    if not alone:
+        for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
+            tx.set_delivery(left.discarded())
     tx.emit(
         told(
             "run.ended",
@@ -145,7 +154,7 @@ def closed(
         _post(ended, tx, ports, stirred, answers=run.awaited)
     elif ended.ask.inbox:
         _shelve(ended, tx, ports)
-    if status not in (Status.DONE, Status.CANCELLED):
+    if status not in (Status.DONE, Status.CANCELLED) and not alone:
         _handed_over(ended, tx, ports, stirred)
     return ended
 
@@ -222,7 +231,7 @@ def _silent(ended: Run) -> bool:
 def _answer(above: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
     """Whoever waits inside its calls goes on when the last of those it waits for has ended."""
     waits = above.status is Status.WAITING and above.waiting_for is Waiting.CHILD and not above.aside
-    if waits and not tx.runs(parent_run=above.id, awaited=True, status=LIVE, limit=1):
+    if waits and not tx.at_work_for(above.id, awaited=True):
         stirred.runs.append((_roused(above, tx, ports), Claim.FULL))
 
 
@@ -242,7 +251,7 @@ def _announce(above: Run, delivery: Delivery, tx: Tx, ports: Ports, stirred: Sti
 
 def _hears_them_out(run: Run, tx: Tx) -> bool:
     """Whoever is to sum up does it once, when all it asked have."""
-    return run.reason is Reason.INTERRUPTED and bool(tx.runs(parent_run=run.id, status=LIVE, limit=1))
+    return run.reason is Reason.INTERRUPTED and tx.at_work_for(run.id)
 
 
 def _roused(run: Run, tx: Tx, ports: Ports) -> Run:

@@ -11,9 +11,9 @@ from retinue.runtime.approve import Parked
 
 async def outcome(run: Run, call: Call, ports: Ports) -> Run:
     """The run as it ended, its result taken by this call. Parked: it is waited for. A run that still lives comes back
-    when nobody waits for it (any more): its result will be announced."""
-    now = await ports.ledger.look(lambda tx: _now(run, tx))
-    if now.status.live and now.awaited and not _out_of_patience(now, ports):
+    when nobody waits for it (any more): its result will be announced. `run` was found or born just now: should it end
+    this very moment, whoever is parked for it learns so at once."""
+    if run.status.live and run.awaited and not _out_of_patience(run, ports):
         raise Parked
 
     def step(tx: Tx) -> Run:
@@ -28,8 +28,8 @@ async def outcome(run: Run, call: Call, ports: Ports) -> Run:
                 tx.set_delivery(each.taken(call.id, at=ports.chance.now()))
         return now
 
-    if now.status.live and not now.awaited:
-        return now
+    if run.status.live and not run.awaited:
+        return run
     ended = await ports.ledger.do(step)
     if ended.status.final and not ended.ask.keep:
         for each in await ports.ledger.look(lambda tx: tx.deliveries(run=ended.id)):

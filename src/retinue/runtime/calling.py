@@ -84,7 +84,7 @@ class Calling:
                 self._question = self._question or stands.question
                 return None
         if called.tool not in (plan.agent.exits or ()):
-            acted = await deeds.acted([returned], ports)
+            acted = 1 if returned.ok else await deeds.acted([returned], ports)
             desk.run = replace(desk.run, made=desk.run.made + acted)
         if not returned.ok and not _runnable(called, ports):
             self._patience.with_impossible()

@@ -4,17 +4,18 @@ from collections.abc import Callable
 from contextlib import suppress
 from datetime import datetime, timedelta
 
+from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Answer, Approval, State
 from retinue.domain.change import replace
 from retinue.domain.question import asked
 from retinue.domain.rule import below, literal
 from retinue.domain.run import Reason, Run, Status, Waiting, iso_seconds
 from retinue.domain.session import Session
-from retinue.domain.transcript import dangling
+from retinue.domain.transcript import Notice, dangling
 from retinue.errors import Conflict, NotFound, RetinueError, Usage
-from retinue.ports import Ports, Tx
+from retinue.ports import Conversation, Ports, Tx
 from retinue.runtime import deeds
-from retinue.runtime.announce import CANCELLED, Stirred, closed, rouse
+from retinue.runtime.announce import CANCELLED, Stirred, closed, heard, rouse
 from retinue.runtime.desk import Desk
 from retinue.runtime.recover import unanswered
 from retinue.runtime.send import LIVE
@@ -47,21 +48,20 @@ async def cancel(
         return run
 
     before = await ports.ledger.look(lambda tx: tx.run(run_id))
-    run = await ports.ledger.do(wanted)
-    stirred.submit(ports)
+    run = await ports.ledger.do(wanted, lambda _: stirred.submit(ports))
     if ports.engine.cancel(run_id) and run.status.live:
         await ports.engine.wait(run_id)
         run = await ports.ledger.look(lambda tx: tx.run(run_id) or run)
     if before is not None and before.status.live and run.status.final:
-        await _left(run, ports)
+        await left(run, ports)
     for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
         await cancel(child.id, ports, alive=alive, reason=reason)
     return await ports.ledger.look(lambda tx: tx.run(run_id) or run)
 
 
-async def _left(run: Run, ports: Ports) -> None:
-    """Nobody works a run that waited: its file is left ready for a person here. Where that cannot be, the next run
-    does it."""
+async def left(run: Run, ports: Ports) -> None:
+    """Nobody works a run that waited, or was to wait: its file is left ready for a person here. Where that cannot be, the
+    next run does it."""
     with suppress(RetinueError):
         async with ports.store.open(await ports.store.find(run.path)) as talk:
             own = {called.id for called in dangling(talk.entries) if called.run == run.id}
@@ -70,6 +70,17 @@ async def _left(run: Run, ports: Ports) -> None:
             stopped = [replace(each, text=STOPPED, run=run.id, at=at) for each in lost if each.of in own]
             await Desk(run, ports).add(talk, *await deeds.honest(stopped, ports))
             await talk.rest()
+            await _heard(run, talk, ports)
+
+
+async def _heard(run: Run, talk: Conversation, ports: Ports) -> None:
+    """What was announced to it stands in its file, and the process died before it could say so."""
+    told = {entry.id for entry in talk.entries if isinstance(entry, Notice)}
+    pending = await ports.ledger.look(
+        lambda tx: tx.deliveries(session=run.session_id, state=[Delivered.PENDING], answers=False)
+    )
+    if found := [each for each in pending if each.id in told]:
+        await heard(found, ports)
 
 
 async def wanted_gone(ports: Ports) -> list[str]:
@@ -110,7 +121,7 @@ async def answer(
     answered, run = await ports.ledger.do(step)
     stirred.submit(ports)
     if run is not None and run.status.final:
-        await _left(run, ports)
+        await left(run, ports)
     elif run is not None and run.owner == ports.owner:
         ports.engine.submit(run.id, ahead=True)
     return answered
@@ -166,8 +177,7 @@ async def due(ports: Ports) -> None:
 
     stirred = Stirred()
     if await ports.ledger.look(late):
-        await ports.ledger.do(step)
-        stirred.submit(ports)
+        await ports.ledger.do(step, lambda _: stirred.submit(ports))
 
 
 async def woken(ports: Ports) -> list[str]:
@@ -196,9 +206,7 @@ async def detach(run_id: str, ports: Ports) -> Run:
             rouse(above, tx, ports, stirred)
         return run
 
-    run = await ports.ledger.do(step)
-    stirred.submit(ports)
-    return run
+    return await ports.ledger.do(step, lambda _: stirred.submit(ports))
 
 
 async def answered(
@@ -263,6 +271,12 @@ async def desert(ended: Run, ports: Ports) -> None:
     deserted = await ports.ledger.look(lambda tx: tx.runs(parent_run=ended.id, awaited=True, status=LIVE))
     for child in deserted:
         await cancel(child.id, ports, alive=ports.alive, reason=Reason.DESERTED)
+
+
+async def given_up(run: Run, ports: Ports) -> None:
+    """A run that nobody takes up any more: its file is left ready for a person, and nobody works for it."""
+    await left(run, ports)
+    await desert(run, ports)
 
 
 def _woken(

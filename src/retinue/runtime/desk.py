@@ -22,12 +22,14 @@ class Desk:
         if self.ports.listened():
             self.ports.emit(told(kind, self.run, self.ports, **data))
 
-    async def add(self, talk: Conversation, *entries: Entry) -> None:
-        await talk.append(*entries)
+    async def add(self, talk: Conversation, *entries: Entry, sync: bool = True) -> None:
+        await talk.append(*entries, sync=sync)
         self.saved(*entries)
 
     def saved(self, *entries: Entry) -> None:
-        """They are on disk: whoever listens can read them there."""
+        """They are in the file: whoever listens can read them there."""
+        if not self.ports.listened():
+            return
         for entry in entries:
             self.tell("entry.saved", entry=name_of(entry), of=_what(entry))
 

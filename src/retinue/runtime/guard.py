@@ -122,8 +122,8 @@ async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, s
     except ValueError as error:
         ours = f"The arguments of {called.tool} are wrong: {error}"
         return False, tool.misread(str(error)) if tool.misread else ours
-    wanted = Wanted(called=called, tool=tool, args=args, caller=replace(caller, scope=scope))
-    return await _judged(wanted, ports)
+    held = caller if scope is caller.scope else replace(caller, scope=scope)
+    return await _judged(Wanted(called=called, tool=tool, args=args, caller=held), ports)
 
 
 async def _judged(wanted: Wanted, ports: Ports) -> tuple[bool, str]:

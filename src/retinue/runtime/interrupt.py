@@ -33,8 +33,7 @@ async def interrupt(run_id: str, ports: Ports) -> Run:
             )
         return _marked(run, tx, ports, stirred)
 
-    run = await ports.ledger.do(step)
-    stirred.submit(ports)
+    run = await ports.ledger.do(step, lambda _: stirred.submit(ports))
     for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
         if child.reason is not Reason.INTERRUPTED:
             await interrupt(child.id, ports)

@@ -16,7 +16,7 @@ from retinue.runtime.desk import Desk
 from retinue.runtime.guard import verdict
 from retinue.runtime.outcome import Outcome
 from retinue.runtime.prepare import Plan
-from retinue.runtime.send import LIVE, unbroken, wake
+from retinue.runtime.send import LIVE, wake
 from retinue.runtime.speaking import CANCELLED
 from retinue.runtime.standing import counted
 from retinue.runtime.telling import told
@@ -143,7 +143,7 @@ async def _left_open(_question: str, _options: Sequence[str]) -> str:
 
 def _others(run: Run, tx: Tx) -> bool:
     """Whether somebody is at work for it, or has left it something to hear."""
-    return bool(tx.runs(parent_run=run.id, status=LIVE, limit=1) or news(run, tx, limit=1))
+    return tx.at_work_for(run.id) or bool(news(run, tx, limit=1))
 
 
 async def aside(run: Run, waiting_for: Waiting, ports: Ports) -> bool:
@@ -157,7 +157,7 @@ async def aside(run: Run, waiting_for: Waiting, ports: Ports) -> bool:
         if news(row, tx, limit=1):
             return False
         others = waiting_for is Waiting.CHILD
-        if others and not tx.runs(parent_run=run.id, status=LIVE, limit=1):
+        if others and not tx.at_work_for(run.id):
             return False
         waiting = row.waits(waiting_for, aside=True, until=row.deadline_at if others else None)
         tx.set_run(waiting)
@@ -184,9 +184,4 @@ async def leave(run: Run, ports: Ports) -> Run:
             stirred.runs.append(wake(ended, unheard[0].id, tx, ports))
         return ended
 
-    async def leaving() -> Run:
-        ended = await ports.ledger.do(step)
-        stirred.submit(ports)
-        return ended
-
-    return await unbroken(leaving())
+    return await ports.ledger.do(step, lambda _: stirred.submit(ports))

@@ -1,9 +1,12 @@
 """What a run goes by: definition, rights, tools, prompt and model, fixed at its start."""
 
-from dataclasses import dataclass
+from collections import deque
+from collections.abc import Sequence
+from typing import Any
 
 from retinue.domain.agent import Agent, Exposure, Paths
 from retinue.domain.approval import Answer
+from retinue.domain.ceiling import Bounds
 from retinue.domain.change import replace
 from retinue.domain.level import Level
 from retinue.domain.program import PROGRAMS
@@ -11,8 +14,10 @@ from retinue.domain.prompt import MESSAGE, system_prompt
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
+from retinue.domain.skill import Skill
 from retinue.domain.tool import ToolSpec
 from retinue.domain.turn import Model
+from retinue.domain.value import value
 from retinue.domain.watch import WATCHES
 from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
@@ -22,41 +27,133 @@ LEAF = "leaf"
 """The attribute of a session that starts nobody."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+PLAN = "plan"
+"""Where a conversation keeps the plan of its last run."""
+MOST_TOLD = 16
+
+
+@value
 class Plan:
     """Stays the same until the run ends, so that the request's beginning does too."""
 
     agent: Agent
     scope: Scope
+    scope_hash: str
     tools: tuple[ToolSpec, ...]
     system: str
     model: Model
 
 
-async def prepare(run: Run, session: Session, ports: Ports) -> Plan:
+@value
+class _Found:
+    """All that a plan is made from, but for the agents that can be named."""
+
+    agent: Agent
+    model: Model
+    ground: Ground
+    bounds: Bounds
+    skills: Sequence[Skill]
+    tools: tuple[Tool, ...]
+    level: Level
+
+
+@value
+class _Known:
+    """A plan, what it was made from, and whom it names; None: it has no way to name anybody."""
+
+    plan: Plan
+    found: _Found
+    named: tuple[Agent, ...] | None
+
+
+async def prepare(run: Run, session: Session, ports: Ports, memo: dict[str, Any]) -> Plan:
+    """Where everything is as the run before in this conversation found it, its plan serves again: `memo` keeps it."""
     agent = await definition(session, ports)
-    scope = await held(await _added(scope_of(agent, session, ports, run=run), run, ports), ports)
     model = ports.model(agent, run.ask.model)
-    having = () if model.driver in PROGRAMS else offered(ports.tools, scope).values()
-    doors = [tool.spec.name for tool in having if tool.names_agent or tool.spec.name == MESSAGE]
-    names = nameable(scope, session.workspace.meant, ports) if doors else []
-    tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in having)
-    if run.ask.thinking is not None:
-        model = replace(model, thinking=run.ask.thinking)
-    return Plan(
+    found = _Found(
         agent=agent,
-        scope=scope,
-        tools=tools,
-        system=system_prompt(
-            agent,
-            [(tool.name, tool.description) for tool in tools],
-            depth=session.depth,  # in a conversation of its own an agent is itself, whoever asks for the run
-            skills=scope.shelf,
-            others=peers(session.agent, names, session.workspace.meant, ports),
-            doors=doors,
-        ),
-        model=model,
+        model=model if run.ask.thinking is None else replace(model, thinking=run.ask.thinking),
+        ground=_ground(session, ports, run=run),
+        bounds=ports.bounds(),
+        skills=_skills(agent, session, ports),
+        tools=tuple(ports.tools.values()),
+        level=await level_of(ports),
     )
+    known: _Known | None = memo.get(PLAN)
+    if known is None or not _serves(known, found, run, session, ports):
+        known = memo[PLAN] = await _planned(run, session, found, ports)
+    return known.plan
+
+
+def _serves(known: _Known, found: _Found, run: Run, session: Session, ports: Ports) -> bool:
+    """What a person added for one run of somebody else's is never another's."""
+    if run.ask.ceilings or known.found != found:
+        return False
+    return known.named is None or known.named == _named(known.plan.scope, session, ports)
+
+
+async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _Known:
+    scope = held(await _added(scope_of(found.agent, session, ports, run=run), run, ports), found.level, ports)
+    having = () if found.model.driver in PROGRAMS else tuple(offered(ports.tools, scope).values())
+    doors = any(_door(tool) for tool in having)
+    named = _named(scope, session, ports) if doors else ()
+    tools, system = _told(
+        _Telling(
+            agent=found.agent,
+            having=having,
+            named=named,
+            others=tuple(peers(session.agent, named, ports)),
+            below=session.depth
+            > 0,  # in a conversation of its own an agent is itself, whoever asks for the run
+            skills=scope.shelf,
+        )
+    )
+    plan = Plan(
+        agent=found.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=found.model
+    )
+    return _Known(plan=plan, found=found, named=named if doors else None)
+
+
+def _named(scope: Scope, session: Session, ports: Ports) -> tuple[Agent, ...]:
+    return tuple(nameable(scope, session.workspace.meant, ports))
+
+
+def _door(tool: Tool) -> bool:
+    return bool(tool.names_agent) or tool.spec.name == MESSAGE
+
+
+@value
+class _Telling:
+    """All that a model is told beside the conversation, before it is put into words."""
+
+    agent: Agent
+    having: tuple[Tool, ...]
+    named: tuple[Agent, ...]
+    others: tuple[Agent, ...]
+    below: bool
+    skills: Sequence[Skill]
+
+
+_known_words: deque[tuple[_Telling, tuple[tuple[ToolSpec, ...], str]]] = deque(maxlen=MOST_TOLD)
+"""The latest few: thousands of children are told what their siblings were."""
+
+
+def _told(telling: _Telling) -> tuple[tuple[ToolSpec, ...], str]:
+    for known, words in tuple(_known_words):
+        if known == telling:
+            return words
+    names = [each.name for each in telling.named]
+    tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in telling.having)
+    system = system_prompt(
+        telling.agent,
+        [(tool.name, tool.description) for tool in tools],
+        depth=int(telling.below),
+        skills=telling.skills,
+        others=telling.others,
+        doors=[tool.spec.name for tool in telling.having if _door(tool)],
+    )
+    _known_words.appendleft((telling, (tools, system)))
+    return tools, system
 
 
 def _naming(tool: Tool, names: list[str]) -> ToolSpec:
@@ -78,9 +175,15 @@ async def definition(session: Session, ports: Ports) -> Agent:
 def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = None) -> Scope:
     """A run that an agent asked for in a conversation not below its own is as deep as that makes it, and held to what
     that agent could hand on: what a person once allowed this conversation, they did not allow that agent."""
-    place = session.workspace
+    scope = compile_scope(agent, _ground(session, ports, run=run), ports.bounds())
+    scope = skilled(scope, session.agent, session.workspace.meant, ports)
     above = () if run is None else run.ask.ceilings
-    ground = Ground(
+    return replace(scope, lifted=Paths()) if above and session.top else scope
+
+
+def _ground(session: Session, ports: Ports, *, run: Run | None) -> Ground:
+    place = session.workspace
+    return Ground(
         root=place.root,
         label=place.label,
         made=bool(place.source),
@@ -90,16 +193,20 @@ def scope_of(agent: Agent, session: Session, ports: Ports, *, run: Run | None = 
         depth=session.depth if run is None else max(session.depth, run.depth),
         leaf=session.attributes.get(LEAF) is True,
         watches=WATCHES in session.attributes,
-        ceilings=(*session.ceilings, *above),
+        ceilings=session.ceilings if run is None else (*session.ceilings, *run.ask.ceilings),
         lifted=session.lifted,
     )
-    scope = skilled(compile_scope(agent, ground, ports.bounds()), session.agent, place.meant, ports)
-    return replace(scope, lifted=Paths()) if above and session.top else scope
 
 
 def skilled(scope: Scope, agent: str, at: str, ports: Ports) -> Scope:
     """With the skills it has. Where tools are all that is exposed, nobody looks for any."""
     return scope if scope.exposure is Exposure.TOOLS else scope.having(ports.skills(agent, at))
+
+
+def _skills(agent: Agent, session: Session, ports: Ports) -> Sequence[Skill]:
+    if agent.tool_exposure is Exposure.TOOLS:
+        return ()
+    return ports.skills(session.agent, session.workspace.meant)
 
 
 async def _added(scope: Scope, run: Run, ports: Ports) -> Scope:
@@ -114,10 +221,14 @@ async def _added(scope: Scope, run: Run, ports: Ports) -> Scope:
     return scope
 
 
-async def held(scope: Scope, ports: Ports) -> Scope:
-    """The scope as the sandbox of this machine can hold it: below the operator's minimum no command is run. Where any
-    level will do, none is looked for, and a run without commands pays nothing."""
-    if ports.minimum is Level.NONE or (level := await ports.level()).reaches(ports.minimum):
+def held(scope: Scope, level: Level, ports: Ports) -> Scope:
+    """The scope as the sandbox of this machine can hold it: below the operator's minimum no command is run."""
+    if level.reaches(ports.minimum):
         return scope
     loose = replace(scope, unheld=f"the sandbox is {level}, and sandbox.minimum is {ports.minimum}")
     return loose.having(scope.shelf)
+
+
+async def level_of(ports: Ports) -> Level:
+    """Where any level will do, none is looked for, and a run without commands pays nothing."""
+    return Level.NONE if ports.minimum is Level.NONE else await ports.level()

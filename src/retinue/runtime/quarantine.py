@@ -10,7 +10,7 @@ from contextlib import suppress
 
 from retinue.domain.run import Run
 from retinue.ports import Ports
-from retinue.runtime.control import desert
+from retinue.runtime.control import given_up
 from retinue.runtime.recover import resume_all
 
 SUSPECT = 2
@@ -34,7 +34,7 @@ async def take_up(runs: Sequence[Run], ports: Ports) -> list[Run]:
     taken += await resume_all([run for run in runs if run.attempts < SUSPECT], ports)
     for run in taken:
         if run.status.final:
-            await desert(run, ports)
+            await given_up(run, ports)
     return taken
 
 

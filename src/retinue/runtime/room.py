@@ -5,15 +5,10 @@ time only because the disk was full for a while.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Sequence
-from contextlib import (
-    AbstractAsyncContextManager,
-    AsyncExitStack,
-    asynccontextmanager,
-    contextmanager,
-    suppress,
-)
+from collections.abc import Awaitable, Callable, Generator, Sequence
+from contextlib import AbstractAsyncContextManager, contextmanager, suppress
 from datetime import timedelta
+from types import TracebackType
 from typing import Any, TypeVar, cast
 
 from retinue.domain.agent import Agent
@@ -188,8 +183,8 @@ class RoomyLedger:
         self._ledger = ledger
         self._room = room
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
-        return await self._room.kept(lambda: self._ledger.do(step), ledger=True)
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+        return await self._room.kept(lambda: self._ledger.do(step, then), ledger=True)
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         return await self._room.kept(lambda: self._ledger.look(step), ledger=True)
@@ -212,15 +207,7 @@ class RoomyStore:
         return await self._store.sessions(agent=agent, children=children)
 
     def open(self, session: Session) -> AbstractAsyncContextManager[Conversation]:
-        return self._opened(session)
-
-    @asynccontextmanager
-    async def _opened(self, session: Session) -> AsyncGenerator[Conversation]:
-        """Opening writes too: what a crash cut short is put aside first."""
-        async with AsyncExitStack() as stack:
-            talk = await self._room.kept(lambda: stack.enter_async_context(self._store.open(session)))
-            # The protocol has an attribute where this has a property: what is read is the same.
-            yield cast("Conversation", RoomyConversation(talk, self._room))
+        return RoomyOpening(lambda: self._store.open(session), self._room)
 
     async def preset(self, session: Session) -> tuple[Agent, str]:
         return await self._store.preset(session)
@@ -236,6 +223,31 @@ class RoomyStore:
 
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
         await self._room.kept(lambda: self._store.widen(session, touch, pattern))
+
+
+class RoomyOpening:
+    """Opening writes too: what a crash cut short is put aside first. What finds no room is opened anew."""
+
+    def __init__(self, opened: Callable[[], AbstractAsyncContextManager[Conversation]], room: Room) -> None:
+        self._opened = opened
+        self._room = room
+        self._open: AbstractAsyncContextManager[Conversation] | None = None
+
+    async def __aenter__(self) -> Conversation:
+        talk = await self._room.kept(self._entered)
+        # The protocol has an attribute where this has a property: what is read is the same.
+        return cast("Conversation", RoomyConversation(talk, self._room))
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None if self._open is None else await self._open.__aexit__(kind, error, trace)
+
+    async def _entered(self) -> Conversation:
+        opened = self._opened()
+        talk = await opened.__aenter__()
+        self._open = opened
+        return talk
 
 
 class RoomyConversation:
@@ -262,8 +274,8 @@ class RoomyConversation:
     async def earlier(self, run: str) -> Sequence[Entry]:
         return await self._talk.earlier(run)
 
-    async def append(self, *entries: Entry) -> None:
-        await self._room.kept(lambda: self._talk.append(*entries))
+    async def append(self, *entries: Entry, sync: bool = True) -> None:
+        await self._room.kept(lambda: self._talk.append(*entries, sync=sync))
 
     async def refresh(self) -> bool:
         return await self._room.kept(self._talk.refresh)

@@ -1,10 +1,8 @@
 """One more run in a session: the only place a run is born, and the only place one is taken up."""
 
-import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from datetime import timedelta
 from enum import StrEnum
-from typing import TypeVar
 
 from retinue.domain.change import replace
 from retinue.domain.limits import HARD_DEPTH
@@ -14,8 +12,6 @@ from retinue.domain.session import Session
 from retinue.errors import Conflict, Refused
 from retinue.ports import Ports, Tx
 from retinue.runtime.telling import told
-
-T = TypeVar("T")
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 
@@ -61,24 +57,13 @@ async def send(
         with_it(tx)
         return _born(_placed(newborn, tx, ports), tx, ports)
 
-    async def birth() -> Run:
-        run, claim = await ports.ledger.do(step)
+    def born(found: tuple[Run, Claim]) -> None:
+        run, claim = found
         if run.owner == ports.owner and claim is not Claim.GONE:
             lane = ask.requester if ask.parent_run is not None else ""
-            ports.engine.submit(run.id, taken=claim is Claim.TAKEN, lane=lane)
-        return run
+            ports.engine.submit(run.id, taken=claim is Claim.TAKEN and (run, session), lane=lane)
 
-    return await unbroken(birth())
-
-
-async def unbroken(work: Awaitable[T]) -> T:
-    """Whoever waits for it may be stopped; it is not. A step cannot be taken back, so neither can what belongs to it."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(lambda done: done.cancelled() or done.exception())  # nobody is left to be told
-        raise
+    return (await ports.ledger.do(step, born))[0]
 
 
 def wake(asked: Run, delivery: str, tx: Tx, ports: Ports) -> tuple[Run, Claim]:
@@ -153,33 +138,36 @@ async def claim(run_id: str, ports: Ports) -> Claim:
 
 def _slot(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> Claim:
     """A slot is reserved in the step that makes the run running: no count is ever acted on later."""
-    if newborn and run.ask.unless_busy and _busy(run, tx, newborn=True):
+    if newborn and run.ask.unless_busy and _busy(run, tx, ports, newborn=True):
         return Claim.BUSY
     if tx.count(Status.RUNNING) >= ports.limits.max_live:
         return Claim.FULL
-    if run.ask.parent_run is not None:
-        live = tx.count(Status.RUNNING, requester=run.ask.requester)
-        if live >= ports.limits.max_live_per_requester:
-            return Claim.CROWDED
-    return Claim.BUSY if _busy(run, tx, newborn=newborn) else Claim.TAKEN
+    if _crowded(run, tx, ports):
+        return Claim.CROWDED
+    return Claim.BUSY if _busy(run, tx, ports, newborn=newborn) else Claim.TAKEN
 
 
-def _busy(run: Run, tx: Tx, *, newborn: bool) -> bool:
+def _crowded(run: Run, tx: Tx, ports: Ports) -> bool:
+    if run.ask.parent_run is None:
+        return False
+    live = tx.count(Status.RUNNING, requester=run.ask.requester)
+    return live >= ports.limits.max_live_per_requester
+
+
+def _busy(run: Run, tx: Tx, ports: Ports, *, newborn: bool) -> bool:
     """In its session a run stands behind one that is going on or waits inside a call; one that waits with no call open
-    stands aside. A newborn stands behind all that wait in the queue; later only those go first that were begun before
-    and may go on."""
-    going_on = tx.runs(status=(Status.RUNNING, Status.WAITING), session=run.session_id)
-    if any(not other.aside for other in going_on):
+    stands aside. A newborn stands behind all that wait in the queue; later only those go first that were asked before
+    and may go on: the session may have become free since one of them was told that it is not."""
+    live = tx.runs(status=LIVE, session=run.session_id)
+    if any(other.status is not Status.QUEUED and not other.aside for other in live):
         return True
-    queued = (each for each in tx.runs(status=(Status.QUEUED,), session=run.session_id) if each.id != run.id)
+    queued = (each for each in live if each.status is Status.QUEUED and each.id != run.id)
     if newborn:
         return next(queued, None) is not None
     # Two may have been born at one time of the clock: their ids say who goes first, or each would wait for the other.
     mine = (run.created_at, run.id)
-    return any(
-        other.started_at is not None and other.owner == run.owner and (other.created_at, other.id) < mine
-        for other in queued
-    )
+    before = (each for each in queued if each.owner == run.owner and (each.created_at, each.id) < mine)
+    return any(other.started_at is not None or not _crowded(other, tx, ports) for other in before)
 
 
 def _taken(run: Run, ports: Ports) -> Run:

@@ -1,7 +1,7 @@
 """A new session, and its first run."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -43,7 +43,8 @@ async def begin(
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
     """A child of a session. Its configuration is its own copy of the definition, its paths are written into it. Where
     the ledger refuses the run after all, the folder goes again."""
-    if first := await ports.ledger.look(lambda tx: tx.run_by_key(ask.key)):
+    first, above = await ports.ledger.look(lambda tx: _known(ask, tx))
+    if first is not None:
         return first
     defined = ports.agents.get(ask.agent, child.parent.workspace.meant)
     _fits(defined.agent, ask)
@@ -51,7 +52,7 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
         ask = replace(ask, model=ports.subagents.model)
     ports.model(defined.agent, ask.model)  # what nobody here can work is told before anything is made
     if ask.parent_run is not None:
-        child = replace(child, asker=await permitted(ask, child.parent, ports))
+        child = replace(child, asker=await permitted(ask, child.parent, ports, above=above))
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
     if child.parent.depth >= deepest:
         raise Refused(
@@ -118,17 +119,24 @@ def _fits(agent: Agent, ask: Ask) -> None:
         raise Refused(f'Agent "{agent.name}" does not support capability "{ask.role}"')
 
 
-async def permitted(ask: Ask, session: Session, ports: Ports) -> Run:
+def _known(ask: Ask, tx: Tx) -> tuple[Run | None, Sequence[Run]]:
+    """The run that was born of this ask before, else those that it would be born below."""
+    first = tx.run_by_key(ask.key)
+    return first, ancestry(ask.parent_run, tx) if first is None else ()
+
+
+async def permitted(ask: Ask, session: Session, ports: Ports, *, above: Sequence[Run] | None = None) -> Run:
     """The run that asks, if it may: an agent starts only those it may know of and the configuration lets be started,
-    and none that is at work above it already. One that hands work to its own like is bounded by depth alone."""
-    line, asker = await ports.ledger.look(
-        lambda tx: (ancestry(ask.parent_run, tx), tx.run(ask.parent_run or ""))
-    )
-    if asker is None:
+    and none that is at work `above` it already. One that hands work to its own like is bounded by depth alone."""
+    if above is None:
+        above = await ports.ledger.look(lambda tx: ancestry(ask.parent_run, tx))
+    if not above:
         raise Refused(f"run {ask.parent_run} asked for this one, and the ledger does not know it")
-    above = await definition(session, ports)
-    rights = scope_of(above, session, ports, run=asker).under(ports.bounds())
-    if hit := first_match(ports.bounds().deny_agents, ask.agent):
+    asker = above[-1]
+    line = [run.agent for run in above]
+    bounds = ports.bounds()
+    rights = scope_of(await definition(session, ports), session, ports, run=asker).under(bounds)
+    if hit := first_match(bounds.deny_agents, ask.agent):
         raise Refused(f"the configuration denies the agent {ask.agent} (deny.agents: {hit})")
     if ask.agent != session.agent and not (verdict := rights.agent(ask.agent)).ok:
         raise Refused(f"{session.agent} may not start {ask.agent} ({verdict.rule})")
@@ -143,14 +151,14 @@ async def permitted(ask: Ask, session: Session, ports: Ports) -> Run:
     return asker
 
 
-def ancestry(run_id: str | None, tx: Tx) -> tuple[str, ...]:
-    """The agents from the first run of a tree down to this one."""
-    names: list[str] = []
+def ancestry(run_id: str | None, tx: Tx) -> Sequence[Run]:
+    """From the first run of a tree down to this one."""
+    found: list[Run] = []
     run = tx.run(run_id) if run_id else None
-    while run is not None and len(names) <= HARD_DEPTH:
-        names.append(run.agent)
+    while run is not None and len(found) <= HARD_DEPTH:
+        found.append(run)
         run = tx.run(run.ask.parent_run) if run.ask.parent_run else None
-    return tuple(reversed(names))
+    return found[::-1]
 
 
 @asynccontextmanager

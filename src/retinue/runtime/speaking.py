@@ -93,7 +93,7 @@ class Speaking:
         calls = [self._called_for(wish, at) for wish in reply.wishes]
         acted = [entry for step in reply.steps for entry in self._acts.entries(step, at)]
         try:
-            await talk.append(*acted, said, *calls)
+            await talk.append(*acted, said, *calls, sync=not self._only_reads(reply))
         finally:
             # Also when the run is stopped meanwhile: what stands in the file was said, and is not said again.
             if any(entry.id == said.id for entry in reversed(talk.entries)):
@@ -101,6 +101,16 @@ class Speaking:
                 self._took(said, calls, text)
         await self._over()
         return said, calls
+
+    def _only_reads(self, reply: Reply) -> bool:
+        """A reply that does nothing but look at files is on disk with what it found there, before the next request.
+        If the power fails in between it is asked for again, and nothing has happened."""
+        if not reply.wishes or reply.thoughts or reply.steps or self._deed is not None:
+            return False
+        tools = self._desk.ports.tools
+        return all(
+            (tool := tools.get(wish.tool)) is not None and tool.touch == "read" for wish in reply.wishes
+        )
 
     def _called_for(self, wish: Wish, at: str) -> Called:
         """A secret is never stored, and what is not stored is not done: the call would do something else."""

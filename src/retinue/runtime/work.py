@@ -4,21 +4,21 @@ import asyncio
 import sys
 from collections.abc import Sequence
 from contextlib import AsyncExitStack, suppress
-from datetime import timedelta
 from itertools import islice
 
 from retinue.domain.change import replace
 from retinue.domain.run import Reason, Run, Status
-from retinue.domain.session import Session
+from retinue.domain.session import Born, Session
 from retinue.domain.transcript import Called, Entry, Returned, Said, dangling
 from retinue.domain.turn import Stop
-from retinue.errors import Held, NotFound, RetinueError, TimedOut
+from retinue.errors import Cancelled, Held, NotFound, RetinueError
 from retinue.ports import Conversation, Ports
 from retinue.runtime import deeds, engage
 from retinue.runtime.announce import end, heard, let_go, news, unasked
 from retinue.runtime.approve import Parked, ask_key
 from retinue.runtime.calling import Calling
-from retinue.runtime.control import desert
+from retinue.runtime.control import desert, left
+from retinue.runtime.deadline import Deadline
 from retinue.runtime.desk import Desk
 from retinue.runtime.leaving import Leaving, aside, bound, leave
 from retinue.runtime.outcome import Outcome, failure
@@ -42,25 +42,29 @@ PATIENCE = 20
 MOMENT_SECONDS = 0.05
 
 
-async def work(run_id: str, ports: Ports, interruptions: Interruptions) -> bool:
+async def work(run_id: str, ports: Ports, interruptions: Interruptions, *, born: Born | None = None) -> bool:
     """Works a claimed run to its end, or until nothing of it can go on without a person or a child: then True, and its
     slot is free. A process that dies in here leaves a file to go on from."""
-    while (stands := await _worked(run_id, ports, interruptions)) is None:
-        pass
+    while (stands := await _worked(run_id, ports, interruptions, born)) is None:
+        born = None
     return stands
 
 
-async def _worked(run_id: str, ports: Ports, interruptions: Interruptions) -> bool | None:
+async def _worked(run_id: str, ports: Ports, interruptions: Interruptions, born: Born | None) -> bool | None:
     """None: there is more to do, because something came in the moment it would have waited or ended."""
-    run = await ports.ledger.look(lambda tx: tx.run(run_id))
+    run = born[0] if born else await ports.ledger.look(lambda tx: tx.run(run_id))
     if run is None:
         raise NotFound(f"there is no run {run_id}")
-    this = _Work(run, ports)
+    this = _Work(run, ports, born[1] if born else None)
     try:
         with interruptions.reaching(run_id, this.interrupted):
             outcome = await this.done()
     except Parked as stands:
-        return await parked(this.run, this.ports, stands.question) or None
+        try:
+            return await parked(this.run, this.ports, stands.question) or None
+        except Cancelled as error:
+            await left(this.run, ports)
+            outcome = failure(error)
     except asyncio.CancelledError:
         await keep_counts(this.run, ports)
         raise
@@ -93,18 +97,24 @@ async def broken(run_id: str, error: BaseException, ports: Ports) -> None:
 class _Work:
     """One run being worked, from where its file stands."""
 
-    def __init__(self, run: Run, ports: Ports) -> None:
-        self.room = Room(run, ports, stopped=self._stopped, went_on=self._went_on)
+    def __init__(self, run: Run, ports: Ports, place: Session | None) -> None:
+        self.place = place
+        """Where a run was asked for that was born a moment ago; None: it may have been worked before."""
+        self.room = Room(
+            run,
+            ports,
+            stopped=lambda: self.deadline.stopped(),  # noqa: PLW0108  (it is not there yet)
+            went_on=lambda waited: self.deadline.went_on(waited),  # noqa: PLW0108  (the same)
+        )
         self.ports = self.room.ports
         self.desk = Desk(run, self.ports)
+        self.deadline = Deadline(self.desk)
         self.watch = Stopwatch()
         self.patience = Patience(ports.limits)
         self.speaking = Speaking(self.desk, self.watch)
         self.calling = Calling(self.desk, self.patience)
         self.leaving: Leaving | None = None
         """The way out of an agent whose definition names exits; any other ends by its last word."""
-        self.clock = asyncio.timeout(None)
-        self.deadline_seconds = run.ask.deadline_seconds
         self.kept_at = ports.chance.now()
         self.expects = run.ask.source == WAKE
         """Whether announcements may come: somebody of this conversation has asked others."""
@@ -122,24 +132,25 @@ class _Work:
             self.desk.tell("run.state", phase="wait", note=INTERRUPTED_NOTE)
 
     async def done(self) -> Outcome:
-        session = await _place(self.run, self.ports)
-        self.desk.run = replace(self.run, path=f"{session.path}/session.md")
         async with AsyncExitStack() as stack:
-            talk = await self._opened(session, stack)
+            talk = await self._seated(stack)
             if talk.torn:
                 self.desk.tell("run.state", phase="wait", note=TORN.format(where=talk.torn), torn=talk.torn)
             try:
-                async with self.clock:
-                    self._wound()
+                async with self.deadline:
                     return await self._conversed(talk)
-            except TimeoutError as error:
-                if not self.clock.expired():
-                    raise
-                raise TimedOut(f"the deadline passed: {self._deadline()}") from error
             finally:
                 if not self._dying() and not isinstance(sys.exception(), Parked):
                     with self.room.hurried():
                         await self._left(talk)
+
+    async def _seated(self, stack: AsyncExitStack) -> Conversation:
+        if self.place is not None:
+            with suppress(NotFound):  # it was moved since somebody found it
+                return await self._opened(self.place, stack)
+        session = await _place(self.run, self.ports)
+        self.desk.run = replace(self.run, path=f"{session.path}/session.md")
+        return await self._opened(session, stack)
 
     async def _opened(self, session: Session, stack: AsyncExitStack) -> Conversation:
         """The ledger gave us the session, so whoever else holds its folder only looks into it: worth a moment."""
@@ -156,13 +167,14 @@ class _Work:
 
     async def _conversed(self, talk: Conversation) -> Outcome:
         plan = await self._planned(talk)
-        cut_off = self.run.attempts > 1 or (not self.run.turns and _stands(self.run.id, talk))
+        anew = self.place is None
+        cut_off = anew and (self.run.attempts > 1 or (not self.run.turns and _stands(self.run.id, talk)))
         begun = cut_off or self.run.turns > 0
         earlier = await talk.earlier(self.run.id) if begun else ()
         entries = _all(earlier, talk)
         run = recounted(self.run, entries) if begun else self.run
         made = await deeds.made(run.id, plan.agent.exits or (), entries, self.ports) if run.turns else 0
-        self.desk.run = replace(run, made=made, scope_hash=plan.scope.hash, model=plan.model.full)
+        self.desk.run = replace(run, made=made, scope_hash=plan.scope_hash, model=plan.model.full)
         self.leaving = Leaving(self.desk, plan, earlier) if plan.agent.exits else None
         self.expects = self.expects or bool(talk.entries)
         await self._asked(talk)
@@ -196,13 +208,11 @@ class _Work:
     async def _planned(self, talk: Conversation) -> Plan:
         """What the definition says of clocks and exits counts from here. A run that no agent asked for may talk as long
         as it likes: a person looks on."""
-        plan = await prepare(self.run, talk.session, self.ports)
+        plan = await prepare(self.run, talk.session, self.ports, talk.memo)
         own = plan.agent.limits
         if self.run.depth:
             self.watch.idle_seconds = own.get("idle_seconds", self.ports.limits.idle_seconds) or None
-        if self.deadline_seconds is None and "deadline_seconds" in own:
-            self.deadline_seconds = own["deadline_seconds"]
-            await self._rewound()
+        await self.deadline.named(own.get("deadline_seconds"))
         return bound(plan, self.ports) if plan.agent.exits else plan
 
     async def _again(
@@ -264,10 +274,18 @@ class _Work:
                     await heard(found, self.ports)
 
     async def _unasked(self, talk: Conversation) -> None:
-        """A person may have taken a call out of the file that others work for: they are heard all the same."""
-        calls = [called.id for called in dangling(talk.entries) if called.run == self.run.id]
-        if await self.ports.ledger.look(lambda tx: unasked(self.run, tx, still_open=calls)):
-            await self.ports.ledger.do(lambda tx: let_go(self.run, tx, self.ports, still_open=calls))
+        """A person may have taken a call out of the file that others work for, and somebody else may have answered one
+        while nobody worked the run: they are heard all the same."""
+        run = self.run
+        calls = [called.id for called in dangling(talk.entries) if called.run == run.id]
+        own = {called.id for called in talk.entries if isinstance(called, Called) and called.run == run.id}
+        lost = [
+            each.of
+            for each in talk.entries
+            if isinstance(each, Returned) and each.of in own and each.run != run.id
+        ]
+        if lost or await self.ports.ledger.look(lambda tx: unasked(run, tx, still_open=calls)):
+            await self.ports.ledger.do(lambda tx: let_go(run, tx, self.ports, still_open=calls, lost=lost))
 
     async def _asked(self, talk: Conversation) -> None:
         """The task stands in the file before any request: the request is built from the file."""
@@ -287,7 +305,8 @@ class _Work:
                 await talk.take_typed(task)
                 self.desk.saved(talk.entries[-1])  # under the id of the line that it was typed below
         else:
-            await self.desk.add(talk, task)
+            # The ledger has it too, on disk, and whoever resumes the run puts it there again.
+            await self.desk.add(talk, task, sync=False)
 
     async def _over(
         self, said: Said, calls: Sequence[Called], talk: Conversation, plan: Plan
@@ -331,43 +350,6 @@ class _Work:
             await talk.rest()
         except RetinueError:
             return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
-
-    def _wound(self) -> None:
-        """The wall's clock is asked once, and from then on one that nobody sets. A clock that was set back meanwhile
-        gives nobody more than the whole time anew."""
-        if self.run.deadline_at is not None:
-            left = (self.run.deadline_at - self.ports.chance.now()).total_seconds()
-            most = self.ports.limits.deadline(self.deadline_seconds)
-            self.clock.reschedule(asyncio.get_running_loop().time() + min(max(0.0, left), most))
-
-    def _stopped(self) -> None:
-        """Nothing of it can go on: the deadline waits with it."""
-        with suppress(RuntimeError):  # it is running out this very moment, or the work is over
-            self.clock.reschedule(None)
-
-    def _went_on(self, waited: timedelta) -> None:
-        if self.run.deadline_at is not None:
-            self.desk.run = replace(self.run, deadline_at=self.run.deadline_at + waited)
-        with suppress(RuntimeError):  # the same
-            self._wound()
-
-    async def _rewound(self) -> None:
-        """A definition's own deadline, counted from the first start like any other. It is found before the first turn,
-        so no time that was waited is forgotten."""
-        run = self.run
-        if run.turns or run.started_at is None:
-            return
-        seconds = self.ports.limits.deadline(self.deadline_seconds)
-        at = run.started_at + timedelta(seconds=seconds)
-        if at != run.deadline_at:
-            await self.ports.ledger.do(lambda tx: tx.set_run(replace(tx.run(run.id) or run, deadline_at=at)))
-            self.desk.run = replace(run, deadline_at=at)
-            self._wound()
-
-    def _deadline(self) -> str:
-        seconds = self.ports.limits.deadline(self.deadline_seconds)
-        source = ", set by limits.deadline_seconds" if self.deadline_seconds is None else ""
-        return f"{seconds:g} s from the start{source}"
 
 
 async def _place(run: Run, ports: Ports) -> Session:

@@ -6,13 +6,15 @@ import os
 import stat
 from collections.abc import Generator, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from retinue.domain.ceiling import Wish
+from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.outcome import Found, Opened, Written
 from retinue.domain.rule import Globs, literal
 from retinue.domain.scope import NO_SCOPE, Scope
+from retinue.domain.value import value
 from retinue.errors import Failed, OutOfScope, RetinueError
 from retinue.sandbox.listing import listed, walked
 from retinue.sandbox.openat2 import Opener, best_opener
@@ -65,7 +67,7 @@ class Held:
         return stat.S_ISDIR(self.status.st_mode)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Spot:
     """Where a file goes: an open folder, the folders missing below it, and the file's own name there."""
 

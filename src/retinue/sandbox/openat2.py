@@ -52,6 +52,13 @@ def best_opener() -> Opener:
     return asked
 
 
+@cache
+def _how(flags: int, links: bool) -> _How:
+    """The kernel only reads it, so one serves every call that wants the same."""
+    resolve = BENEATH | NO_MAGICLINKS | (0 if links else NO_SYMLINKS)
+    return _How(flags=flags | os.O_CLOEXEC, mode=0, resolve=resolve)
+
+
 def _kernel_opener(number: int) -> Opener:
     syscall = ctypes.CDLL(None, use_errno=True).syscall
     syscall.argtypes = (ctypes.c_long, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -59,8 +66,7 @@ def _kernel_opener(number: int) -> Opener:
     size = ctypes.sizeof(_How)
 
     def kernel_open(anchor: int, rest: str, flags: int, links: bool) -> int:
-        resolve = BENEATH | NO_MAGICLINKS | (0 if links else NO_SYMLINKS)
-        how = _How(flags=flags | os.O_CLOEXEC, mode=0, resolve=resolve)
+        how = _how(flags, links)
         name = os.fsencode(rest)
         code = errno.EAGAIN
         for _ in range(_TRIES):

@@ -4,9 +4,10 @@ import errno
 import os
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from retinue.domain.ceiling import Wish
+from retinue.domain.change import replace
 from retinue.domain.scope import Scope
 from retinue.domain.tmp import TMP, elsewhere, inside
 from retinue.errors import Failed

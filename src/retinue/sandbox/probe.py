@@ -3,11 +3,12 @@
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from retinue.domain.level import Lack, Level
 from retinue.domain.scope import Scope
+from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import process, seccomp
 from retinue.sandbox.bubblewrap import NEWER, PLACES, exact, strict
@@ -37,7 +38,7 @@ _LANDLOCK = "use Linux 5.13 or newer with landlock in the kernel's list of secur
 _MACHINE = "no system calls are known by number for this kind of machine, so there is no filter"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Found:
     """The tightest level that works, and why not a tighter one."""
 
@@ -114,12 +115,12 @@ async def _trial(made: Callable[[], Cell]) -> str | None:
 
 def _forbidden(why: str) -> Lack:
     """bubblewrap's own words, and the setting behind them where there is one."""
-    for name, value, meaning, do in _SYSCTLS:
+    for name, given, meaning, do in _SYSCTLS:
         try:
             said = Path("/proc/sys", name).read_text(encoding="ascii").strip()
         except (OSError, UnicodeDecodeError):
             continue
-        if said == value:
+        if said == given:
             return Lack(level=Level.STRICT, why=f"{meaning} ({why})", do=do)
     return Lack(level=Level.STRICT, why=why, do=_CONTAINER)
 

@@ -3,17 +3,21 @@
 # Names are joined and compared as text here, as git has them.
 # ruff: noqa: PTH112, PTH114, PTH118, PTH119, PTH120, PTH208
 
+import asyncio
+import fcntl
 import os
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator, Iterator
+from contextlib import asynccontextmanager
 
+from retinue.domain.value import value
 from retinue.errors import Failed
 
 _NOTES = "worktrees"
 _MOST = 4096
+_LOOK = 0.02
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Repository:
     top: str
     """The folder that holds the files."""
@@ -39,6 +43,19 @@ class Repository:
             if os.path.islink(place) or os.path.realpath(os.path.dirname(place)) != os.path.dirname(place):
                 raise Failed(f"{place} is a link, which is not followed: git's own folder must be one piece")
             os.makedirs(place, exist_ok=True)  # noqa: PTH103
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncGenerator[None]:
+        """One at a time, in all processes: git reads its notes on every worktree when it makes one, and gives up over
+        those that it is just writing for another. Where nothing can be locked, nobody waits."""
+        handle = os.open(self.git, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            # No thread is kept for it: whoever has the turn may need one.
+            while not _locked(handle):  # noqa: ASYNC110  (a lock of the kernel's tells nobody)
+                await asyncio.sleep(_LOOK)
+            yield
+        finally:
+            os.close(handle)
 
     def notes_on(self, place: str) -> str | None:
         """The folder in which git keeps what it knows of a worktree, if it knows it."""
@@ -82,6 +99,16 @@ def _linked(place: str, pointer: str) -> Repository:
             "start in the repository itself, or run `git worktree repair`"
         )
     return Repository(top=place, git=git, here=here)
+
+
+def _locked(handle: int) -> bool:
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True
 
 
 def _upward(place: str) -> Iterator[str]:

@@ -31,7 +31,8 @@ _ENVIRONMENT = (
 _GIT = (
     "git", "-c", "core.hooksPath=/dev/null", "-c", "core.fsmonitor=false", "-c", "safe.directory=*",
     "-c", "protocol.allow=never", "-c", "gc.auto=0", "-c", "maintenance.auto=false", "-c", "submodule.recurse=false",
-    "-c", "advice.detachedHead=false", "-c", "core.pager=cat",
+    "-c", "advice.detachedHead=false", "-c", "core.pager=cat", "-c", "core.ignoreStat=false",
+    "-c", "core.untrackedCache=false",
 )  # fmt: skip
 """Nothing of the repository's is run for its own sake: neither hooks nor monitors, and nothing is fetched. What its
 filters are, git starts: in the sandbox, with the new folder and git's notes on it in reach, and nothing else."""
@@ -41,6 +42,9 @@ UNCLAIMED = "unclaimed"
 
 _LOCK, _UNFINISHED = "locked", b"initializing"
 """Git's own mark on a worktree that it is still making."""
+
+_INDEX, _LONG_AGO = "index", 1
+"""Git's list of files; a second of 0 would mean to git that it does not know how old it is."""
 
 Trusted = Callable[[str], bool]
 
@@ -155,7 +159,8 @@ class Worktrees:
         found.make_room(BRANCHES)
         branch = f"{BRANCHES}/{os.path.basename(target)}"
         words = ("worktree", "add", "--quiet", "--no-track", "-b", branch, target, "HEAD")
-        ran = await self._git(found, target, *words)
+        async with found.turn():
+            ran = await self._git(found, target, *words)
         if ran.exit != 0 or found.notes_on(target) is None:
             raise _not_made(found, _reason(ran))
         place = target
@@ -175,11 +180,13 @@ class Worktrees:
         self.unclaimed.drop(os.path.basename(target))
         try:
             await self._branch(found, "-D", target)
-        except RetinueError:
+        except (OSError, RetinueError):
             return
 
     async def _clean(self, found: Repository, target: str, notes: str) -> bool:
-        """By git's notes on this folder, never by what the folder itself says of them."""
+        """By git's notes on this folder, never by what the folder itself says of them; and by what the files hold, never
+        by their size and time alone."""
+        _doubted(notes)
         words = (
             "--work-tree",
             target,
@@ -197,7 +204,8 @@ class Worktrees:
             read=(below(found.git),), write=(below(found.git),), closed=(), guarded=(), root=found.git
         )
         words = ("--git-dir", found.here, "branch", "--quiet", how, f"{BRANCHES}/{os.path.basename(target)}")
-        await self._held(scope)(_line(*words), SECONDS)
+        async with found.turn():
+            await self._held(scope)(_line(*words), SECONDS)
 
     async def _git(self, found: Repository, target: str, *words: str, notes: str = "") -> Ran:
         """In reach are git's own folder to read, and to write: the new folder, and the notes and branches of ours."""
@@ -229,6 +237,13 @@ def _is_unfinished(notes: str) -> bool:
         return Path(notes, _LOCK).read_bytes().strip() == _UNFINISHED
     except OSError:
         return False
+
+
+def _doubted(notes: str) -> None:
+    """Git takes a file for unchanged by its size and the second of its change, unless its index is no younger than that:
+    then it looks into the file. An index as old as can be lets it look into each. A work of the same length in the
+    second of the checkout would be overlooked else."""
+    os.utime(os.path.join(notes, _INDEX), (_LONG_AGO, _LONG_AGO), follow_symlinks=False)
 
 
 def _gone(place: str) -> None:

@@ -1,5 +1,6 @@
 """The way in: finds the command, and turns whatever goes wrong into one sentence and an exit code."""
 
+import errno
 import importlib
 import os
 import resource
@@ -97,7 +98,19 @@ def play(places: Mapping[str, str], overview: str, arguments: Sequence[str], *, 
         # Whoever read the output has gone; the interpreter must not complain about it while it leaves.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 1
+    finally:
+        _let_go()
     return code if isinstance(code, int) else 0
+
+
+def _let_go() -> None:
+    """What a terminal that was closed did not take is nobody's any more, and no failure of the command's."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except OSError as error:
+            if error.errno == errno.EIO:
+                os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
 
 
 def _no_core() -> None:

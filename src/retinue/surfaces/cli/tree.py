@@ -8,13 +8,14 @@ from typing import Any, cast
 
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, Waiting
+from retinue.domain.value import value
 from retinue.surfaces.cli.terminal import one_line
 
 WORDS = 80
 """Characters of a call or a description."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class Seen:
     """A live run, as far as it is known: heard of by an event, or read from its row."""
 
@@ -242,8 +243,8 @@ def spoken(tool: str, args: str) -> str:
     if not isinstance(found, dict):
         return one_line(f"{tool} {found}", WORDS)
     said: list[str] = []
-    for name, value in cast("dict[str, Any]", found).items():
-        text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    for name, given in cast("dict[str, Any]", found).items():
+        text = given if isinstance(given, str) else json.dumps(given, ensure_ascii=False)
         said.append(text if not said else f"{name}={text}")
     return one_line(" ".join((tool, *said)), WORDS)
 

@@ -137,7 +137,8 @@ class Hub:
                 streams = sum(len(each.streams) for each in self._channels.values())
                 await asyncio.sleep(max(GATHER_SECONDS, GATHER_SECONDS_EACH * streams))
         self._look_at = 0.0
-        await self._passed_on()
+        while self._channels and not self._look_at:
+            await self._passed_on()
         for stream in self._streams():
             stream.end()
 
@@ -206,10 +207,14 @@ class Hub:
             await self._give(event)
 
     async def _looked(self, *, until: int | None) -> None:
-        """Everything that stands in the ledger past the cursor, up to a number."""
+        """Everything that stands in the ledger past the cursor, up to a number. Without one it is left for the next time
+        if something was heard meanwhile: what was said before an end would come after it."""
         while until is None or self._cursor < until:
             limit = PAGE if until is None else min(PAGE, until - self._cursor)
             events = await self._app.events(after=self._cursor, limit=limit)
+            if until is None and self._waiting:
+                self._look_at = 0.0
+                return
             for event in events:
                 if until is None or event.seq <= until:
                     await self._give(event)

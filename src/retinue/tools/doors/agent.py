@@ -142,15 +142,15 @@ async def _handed_on(call: Call, door: str, name: str, task: str, *, persist: bo
         raise _no(f"Agent '{name}' not found", NotFound.code, agent_used=name) from error
     except (Refused, BadConfig) as error:
         raise _no(str(error), error.code, agent_used=name) from error
-    return await _report(await _ended(run, ports), call, ports)
+    return await _report(_ended(run), call, ports)
 
 
-async def _ended(run: Run, ports: Ports) -> Run:
-    """As it stands, its result not taken yet: with the taking, what is not to be kept goes, and it may have to be read."""
-    now = await ports.ledger.look(lambda tx: tx.run(run.id)) or run
-    if now.status.live and now.awaited:
+def _ended(run: Run) -> Run:
+    """As it was found or born just now, its result not taken yet: with the taking, what is not to be kept goes, and it
+    may have to be read. Should it end this very moment, whoever is parked for it learns so at once."""
+    if run.status.live and run.awaited:
         raise Parked
-    return now
+    return run
 
 
 async def _report(run: Run, call: Call, ports: Ports) -> str:

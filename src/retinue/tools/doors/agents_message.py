@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 from typing import Annotated, Literal
 from weakref import WeakKeyDictionary
@@ -16,6 +16,7 @@ from retinue.domain.run import Ask, Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Returned
+from retinue.domain.value import value
 from retinue.errors import BadConfig, Failed, NotFound, Refused, RetinueError
 from retinue.ports import Call, Ports, Tx
 from retinue.runtime.answer import outcome
@@ -56,7 +57,7 @@ FORBIDDEN = _fault(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@value
 class _Message:
     """What is asked of whom: the arguments of one call."""
 
@@ -145,14 +146,15 @@ async def _reachable(ask: Ask, call: Call, ports: Ports) -> None:
         target = ports.agents.get(ask.agent, call.session.workspace.meant).agent
     except NotFound as missing:
         raise Failed(_fault("agent_not_found", f"Agent not found: {ask.agent}")) from missing
-    line = await ports.ledger.look(lambda tx: ancestry(call.run.id, tx))
+    above = await ports.ledger.look(lambda tx: ancestry(call.run.id, tx))
+    line = [run.agent for run in above]
     if ask.agent in line:
         chain = " > ".join((*line, ask.agent))
         raise Failed(_fault("agent_not_accessible", f"{barred}: it is at work above already: {chain}"))
     if not target.ui_visible:
         raise Failed(_fault("agent_not_accessible", barred, reason="its definition says ui_visible: false"))
     try:
-        await permitted(ask, call.session, ports)
+        await permitted(ask, call.session, ports, above=above)
     except Refused as refused:
         raise Failed(_fault("agent_not_accessible", barred, reason=str(refused))) from refused
     try:
@@ -304,9 +306,8 @@ async def agents_list(
         raise Failed(_fault("agent_not_available", "there is no session to look from"))
     own = await definition(call.session, ports)
     scope = scope_of(own, call.session, ports, run=call.run).under(ports.bounds())
-    at = call.session.workspace.meant
-    names = nameable(scope, at, ports)
-    found = peers(call.session.agent, names, at, ports, hidden=includeAll)
+    named = nameable(scope, call.session.workspace.meant, ports)
+    found = peers(call.session.agent, named, ports, hidden=includeAll)
     return said(agents=[_row(each) for each in found])
 
 
