@@ -1,10 +1,13 @@
 """What tests start from a warm process is what a shell would start: it cannot tell, and neither can they."""
 
+import asyncio
+import gc
 import os
 import pty
 import signal
 import subprocess
 import sys
+from asyncio.subprocess import Process
 from pathlib import Path
 
 import pytest
@@ -31,7 +34,7 @@ PROGRAMS = {
     "threading.Thread(target=signal.pthread_kill, args=(main, 15)).start()\nsignal.pause()",
     "an abort": "import os; os.abort()",
     "last words": "import atexit, threading; atexit.register(print, 'last')\n"
-    "threading.Timer(0.01, print, ['late']).start(); print('first')",
+    "def late(): threading.main_thread().join(); print('late')\nthreading.Thread(target=late).start(); print('first')",
     "a stream that was closed": "import os, sys; sys.stdout.write('x'); os.close(1)",
 }
 
@@ -79,6 +82,14 @@ async def test_a_kill_reaches_the_process_itself(isolated_env: dict[str, str]):
     process.kill()
     await process.communicate()
     assert process.returncode == -signal.SIGKILL
+
+
+def test_what_is_left_of_a_command_ends_with_the_loop(isolated_env: dict[str, str]):
+    async def leaves() -> Process:
+        return await begun(["-c", "input()"], stdin=-1, stdout=-1, env=isolated_env)
+
+    assert asyncio.run(leaves()).returncode == -signal.SIGKILL
+    gc.collect()  # whatever is not closed would be complained of here
 
 
 def test_an_interpreter_with_other_settings_is_started_anew(isolated_env: dict[str, str]):

@@ -74,12 +74,15 @@ def test_nothing_of_a_child_is_begun_before_all_of_it_is_there(tmp_path: Path, i
     assert len(found["faults"]) > 8
     for error, fits in found["faults"]:
         assert fits, f"something of a child is left after: {error}"
-    steps = [(kind, Path(path).name) for kind, path in found["log"]]
+    steps = [
+        (kind, f"new {Path(path).name}" if "/.staging/" in path else Path(path).name)
+        for kind, path in found["log"]
+    ]
     child = Path(found["child"]).parent.name
     order = [
-        ("os.rename", "preset.md"),
-        ("os.rename", "scope-plan.yml"),
-        ("os.rename", "session.md"),
+        ("open", "new preset.md"),
+        ("open", "new scope-plan.yml"),
+        ("open", "new session.md"),
         ("os.rename", child),
     ]
     names = [each for each in steps if each in order]

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import os
 import signal
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,7 +35,6 @@ def act() -> str:
 class Machine:
     env: dict[str, str]
     folder: Path
-    processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     def has_tool(self, effect: str) -> None:
         (self.folder / "own_tools.py").write_text(TOOLS.format(effect=effect))
@@ -45,13 +43,11 @@ class Machine:
         )
 
     async def started(self, *args: str) -> asyncio.subprocess.Process:
-        process = await begun(
+        return await begun(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | {"PYTHONPATH": str(self.folder)}, cwd=self.folder,
         )  # fmt: skip
-        self.processes.append(process)
-        return process
 
     async def __call__(self, *args: str) -> tuple[int, Any, str]:
         process = await self.started(*args)
@@ -76,21 +72,12 @@ class Machine:
             process.send_signal(signal.SIGKILL)
         await process.communicate()
 
-    def close(self) -> None:
-        """A test that failed may have left a command behind."""
-        for process in self.processes:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-
 
 @pytest.fixture
-def machine(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Machine]:
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
     folder = tmp_path / "work"
     folder.mkdir()
-    machine = Machine(isolated_env, folder)
-    yield machine
-    machine.close()
+    return Machine(isolated_env, folder)
 
 
 def by_history(*answers: Answer) -> Callable[[Captured], Answer]:

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import os
 import random
 import signal
 import sqlite3
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from contextlib import closing, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -47,16 +46,13 @@ def nothing() -> str:
 class Machine:
     env: dict[str, str]
     folder: Path
-    processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     async def started(self, *args: str, **more: str) -> asyncio.subprocess.Process:
-        process = await begun(
+        return await begun(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
             env=self.env | more, cwd=self.folder,
         )  # fmt: skip
-        self.processes.append(process)
-        return process
 
     async def __call__(self, *args: str) -> Any:
         process = await self.started(*args, "--json")
@@ -84,15 +80,9 @@ class Machine:
         await process.communicate()
         return process.returncode == -signal.SIGKILL
 
-    def close(self) -> None:
-        for process in self.processes:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
-
 
 @pytest.fixture
-def machine(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Machine]:
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
     folder = tmp_path / "work"
     folder.mkdir()
     (folder / "own_tools.py").write_text(DYING)
@@ -100,9 +90,7 @@ def machine(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Machine]:
     config.joinpath("config.json").write_text(
         json.dumps({"approvals": "auto", "tools": ["own_tools:nothing"]})
     )
-    machine = Machine(isolated_env | {"PYTHONPATH": str(folder)}, folder)
-    yield machine
-    machine.close()
+    return Machine(isolated_env | {"PYTHONPATH": str(folder)}, folder)
 
 
 WAITS = ("PersistentAgent", {"preset": "general", "description": "dig", "prompt": "Dig deep."})

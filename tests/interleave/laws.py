@@ -18,9 +18,6 @@ WAKE = "wake"
 MOVING = (Status.QUEUED, Status.RUNNING)
 
 KNOWN = (
-    # Of a run that was stopped as it began or while one of its calls waited, or that was given up as lost: the next run
-    # of its conversation answers it.
-    re.compile(r"is idle and its call .* has no result"),
     # A person spoke to the child at the moment at which its answer was fetched.
     re.compile(r"was taken, and the call's result is .* is open in "),
 )

@@ -22,7 +22,8 @@ from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.engine.local import LocalEngine
 from retinue.ports import Conversation, Driver, Ledger, Ports, Tool, Tx
-from retinue.runtime import announce, control, recover
+from retinue.runtime import announce, control
+from retinue.runtime.quarantine import take_up
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.store.catalogue import DefinitionCatalogue
 from retinue.store.files import FileStore
@@ -60,7 +61,7 @@ class ShakenLedger:
         self._life = life
         self._seen = seen
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         await self._life.moment()
 
         def watched(tx: Tx) -> T:
@@ -68,7 +69,11 @@ class ShakenLedger:
             self._seen(tx)
             return value
 
-        value = await self.inner.do(watched)
+        def told(value: T) -> None:
+            if then is not None and not self._life.dead:
+                then(value)
+
+        value = await self.inner.do(watched, told)
         await self._life.moment()
         return value
 
@@ -118,9 +123,9 @@ class ShakenTalk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._talk, name)
 
-    async def append(self, *entries: Any) -> None:
+    async def append(self, *entries: Any, sync: bool = True) -> None:
         await self._life.moment()
-        await self._talk.append(*entries)
+        await self._talk.append(*entries, sync=sync)
         await self._life.moment()
 
     async def refresh(self) -> bool:
@@ -201,7 +206,7 @@ class Process:
         """What `retinue runs resume` does."""
         await control.expire(self.ports, alive=self.ports.alive, adopt=False)
         await announce.clear_all(self.ports)
-        return await recover.resume_all(await self.sessions.interrupted(), self.ports)
+        return await take_up(await self.sessions.interrupted(), self.ports)
 
     async def does(self, work: Coroutine[Any, Any, object]) -> None:
         """What a person does in this process, which ends with it."""

@@ -68,7 +68,7 @@ def virtual_chance(random: Random, *, coarse: bool) -> Chance:
 class NoThreads(Threads):
     """The store's work, done at once."""
 
-    def do(self, work: Callable[[], T], *, long: bool = False) -> "asyncio.Future[T]":
+    def do(self, work: Callable[[], T], *, long: bool = False, quick: bool = False) -> "asyncio.Future[T]":
         future: asyncio.Future[T] = asyncio.get_running_loop().create_future()
         try:
             future.set_result(work())

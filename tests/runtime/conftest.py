@@ -20,7 +20,7 @@ from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Ask, Run
 from retinue.domain.session import Session
-from retinue.domain.transcript import Entry, Returned, Said
+from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.engine.chance import system_chance
 from retinue.engine.local import LocalEngine
 from retinue.ports import Driver, Ports, Tool
@@ -89,7 +89,11 @@ class House:
         return found
 
     async def results(self, run: Run) -> list[Returned]:
-        return [entry for entry in await self.entries(run) if isinstance(entry, Returned)]
+        """In the order of their calls: in the file they stand as they came."""
+        found = await self.entries(run)
+        called = [entry.id for entry in found if isinstance(entry, Called)]
+        results = [entry for entry in found if isinstance(entry, Returned)]
+        return sorted(results, key=lambda each: called.index(each.of))
 
     async def said(self, run: Run) -> list[str]:
         """What the model said, as the file has it."""

@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from gates import gated
 
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.prompt import PREAMBLE
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Called, Notice, Said
 from retinue.errors import ModelFailed
-from retinue.ports import Tool, Tx
+from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.testing.played import Step, calls, says
 from retinue.tools.define import tool
@@ -25,16 +26,6 @@ T = TypeVar("T")
 
 def message(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
     return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 async def all_runs(house: Any) -> list[Run]:
@@ -369,13 +360,26 @@ async def test_messages_of_one_reply_to_one_agent_share_its_first_conversation(w
     asked = [message(content=f"Add {each}.") for each in range(8)]
     main = [calls(*asked), says("I asked."), *[says("Heard.")] * 8]
     world.agent("other")
-    async with pair(world, main, [says("Added.")] * 8, tools=[gated(asyncio.Event())]) as house:
+    all_asked = asyncio.Event()
+
+    @tool(effect="read")
+    async def tarry() -> str:
+        """Until all have been asked."""
+        await all_asked.wait()
+        return "so"
+
+    todo = [calls(("tarry", "{}")), *[says("Added.")] * 8]
+    async with pair(world, main, todo, tools=[gated(asyncio.Event()), tarry]) as house:
         house.driver.steps["other"] = [calls(("ponder", "{}"))]
         await house.ask(
             "Think.", agent="other"
         )  # somebody at work, so that the disk is waited for in threads
         await house.until("tool.started")
-        run = await settled(house, await house.ask("Go.", agent="main"))
+        run = await house.ask("Go.", agent="main")
+        while len([each for each in await all_runs(house) if each.agent == "todo"]) < len(asked):
+            await house.engine.change()
+        all_asked.set()
+        run = await settled(house, run)
         found = await answers(house, run)
         assert sorted(each["status"] for each in found) == ["complete", *["queued"] * 7]
         assert sum(each["created"] for each in found) == 1

@@ -16,27 +16,16 @@ from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Notice
-from retinue.ports import Tool, Tx
+from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.runtime.spawn import begin
 from retinue.testing.played import Step, calls, says
-from retinue.tools.define import tool
 
 T = TypeVar("T")
 
 
 def message(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tuple[str, str]:
     return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 async def all_runs(house: Any) -> list[Run]:

@@ -7,13 +7,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from gates import gated
+
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Notice
 from retinue.errors import Failed, ModelFailed
-from retinue.ports import Tool, Tx
+from retinue.ports import Tx
 from retinue.runtime.announce import end
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import calls, says
@@ -28,16 +30,6 @@ def words(notice: str) -> str:
     found = re.search(r"^<<<(\w+)\n(.*)\n\1>>>$", notice, re.DOTALL | re.MULTILINE)
     assert found is not None, notice
     return found[2]
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 async def all_runs(house: Any) -> list[Run]:
@@ -355,13 +347,13 @@ async def test_a_folder_whose_maker_died_before_the_run_was_written_down_is_used
 
         hung = False
 
-        async def do(self, step: Any) -> Any:
+        async def do(self, step: Any, then: Any = None) -> Any:
             if held.is_set() and self.hung:
                 raise Failed("the process is dead")
             if held.is_set():
                 self.hung = True
                 await asyncio.Event().wait()
-            return await super().do(step)
+            return await super().do(step, then)
 
     world.ledger = Dying()
     async with world.open(by_agent={"Go.": main}) as house:

@@ -167,7 +167,7 @@ async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: Any):
     world.agent("helper")
 
     class Broken(MemoryLedger):
-        async def do(self, step: Callable[[Tx], Any]) -> Any:
+        async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
             raise Failed("the ledger is broken")
 
     async with world.open(says("Hi."), says("never")) as house:

@@ -49,7 +49,7 @@ async def test_a_deadline_comes_in_its_time_though_the_clock_was_set(world: Any,
     """Shows: P30."""
     wall = Wall()
     async with world.open(says("Half of this."), hold=True, chance=wall.chance) as house:
-        run = await house.ask("Go.", deadline_seconds=0.3)
+        run = await house.ask("Go.", deadline_seconds=1)
         await house.until("text.delta")
         wall.off = jump
         assert (await house.now(run)).status is Status.RUNNING
@@ -66,7 +66,7 @@ async def left_behind(world: Any, **wishes: Any) -> Run:
 
 async def test_a_clock_set_back_between_two_processes_gives_no_more_than_the_whole_time_anew(world: Any):
     """Shows: P30."""
-    run = await left_behind(world, deadline_seconds=0.3)
+    run = await left_behind(world, deadline_seconds=1)
     async with world.open(says("Half of this."), hold=True, chance=Wall(-DAY).chance) as house:
         ended = await asyncio.wait_for(house.resume(run), 10)
         assert (ended.status, ended.reason) == (Status.TIMED_OUT, Reason.DEADLINE)

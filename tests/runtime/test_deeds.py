@@ -91,11 +91,11 @@ async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: A
     async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
         begin, reached = house.ports.ledger.do, asyncio.Event()
 
-        async def do(step: Any) -> Any:
+        async def do(step: Any, then: Any = None) -> Any:
             if "begun" in getattr(step, "__qualname__", ""):
                 reached.set()
                 await asyncio.Event().wait()
-            return await begin(step)
+            return await begin(step, then)
 
         house.ports.ledger.do = do
         run = await house.ask("Go.")
@@ -116,8 +116,8 @@ async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Any):
         ended = asyncio.Event()
         do = house.ports.ledger.do
 
-        async def then_dies(step: Any) -> Any:
-            found = await do(step)
+        async def then_dies(step: Any, then: Any = None) -> Any:
+            found = await do(step, then)
             if "ended" in getattr(step, "__qualname__", "") and "deeds" in step.__module__:
                 ended.set()
                 await asyncio.Event().wait()
@@ -143,8 +143,8 @@ async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Any):
             noted = asyncio.Event()
             do = house.ports.ledger.do
 
-            async def then_dies(step: Any, do: Any = do, noted: Any = noted) -> Any:
-                found = await do(step)
+            async def then_dies(step: Any, then: Any = None, do: Any = do, noted: Any = noted) -> Any:
+                found = await do(step, then)
                 if "noted" in getattr(step, "__qualname__", ""):
                     noted.set()
                     await asyncio.Event().wait()
@@ -176,20 +176,21 @@ async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_sinc
         """Sends one, and stumbles."""
         raise OSError(to)
 
-    async with world.open(calls(MAIL), calls(("ponder", "{}")), tools=[mail, _ponder()]) as house:
+    begun = asyncio.Event()
+    async with world.open(calls(MAIL), calls(("ponder", "{}")), tools=[mail, _ponder(begun)]) as house:
         run = await house.ask("Go.")
-        while len(house.driver.asked) < 2:  # noqa: ASYNC110  (a list does not call)
-            await asyncio.sleep(0.001)
+        await begun.wait()
     async with world.open(says("Nobody there."), tools=[mail]) as house:
         run = await house.resume(run)
         assert [result.ok for result in await house.results(run)] == [False, False]
         assert (run.status, run.made, run.no_work) == (Status.DONE, 1, False)
 
 
-def _ponder() -> Tool:
+def _ponder(begun: asyncio.Event) -> Tool:
     @tool(effect="read", name="ponder")
     async def ponder() -> str:
         """Takes its time."""
+        begun.set()
         await asyncio.Event().wait()
         return "so"
 

@@ -42,9 +42,9 @@ class Rows:
         self._ledger = ledger
         self._disk = disk
 
-    async def do(self, step: Callable[[Tx], Any]) -> Any:
+    async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
         self._disk.write()
-        return await self._ledger.do(step)
+        return await self._ledger.do(step, then)
 
     async def look(self, step: Callable[[Tx], Any]) -> Any:
         return await self._ledger.look(step)
@@ -65,9 +65,9 @@ class Files:
         async with self._store.open(session) as talk:
             add = talk.append
 
-            async def append(*entries: Any) -> None:
+            async def append(*entries: Any, sync: bool = True) -> None:
                 self._disk.write()
-                await add(*entries)
+                await add(*entries, sync=sync)
 
             talk.append = append
             yield talk

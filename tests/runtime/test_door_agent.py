@@ -8,13 +8,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import gated
 
 from retinue.domain.approval import Approval, Policy
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Said
 from retinue.errors import ModelFailed
-from retinue.ports import Tool, Tx
+from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.testing.played import Step, calls, says
 from retinue.tools.define import tool
@@ -50,16 +51,6 @@ async def over(house: Any, run: Run) -> Run:
 async def soon(true: Any) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 @asynccontextmanager

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import gated
 
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.ceiling import Bounds
@@ -43,8 +44,13 @@ async def test_every_door_to_the_background_tells_its_end_in_the_same_way(world:
     world.agent("main", "model: scripted:mine\n", "I am the one who asked.")
     world.agent("helper")
     main = [calls((door, json.dumps(BACKGROUND[door]))), says("Sent."), says("Heard.")]
-    async with world.open(by_agent={"Go.": main, "Look.": [says("Found, and here it is.")]}) as house:
+    helper = [calls(("ponder", "{}")), says("Found, and here it is.")]
+    gate = asyncio.Event()
+    async with world.open(by_agent={"Go.": main, "Look.": helper}, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="main")
+        while (await house.now(run)).status is not Status.WAITING:
+            await house.engine.change()
+        gate.set()
         parent, child = await quiet(house)
         assert (parent.status, parent.text, child.status) == (Status.DONE, "Heard.", Status.DONE)
         assert (child.ask.parent_run, child.root, child.depth, child.ask.door) == (run.id, run.id, 1, door)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.session import Born
 from retinue.engine.garbage import OBJECTS
 from retinue.engine.local import POLL_SECONDS, LocalEngine, Orders
 from retinue.errors import Cancelled, NoRoom
@@ -41,7 +42,7 @@ class Told:
     async def _claim(self, run_id: str) -> str:
         return "taken"
 
-    async def _work(self, run_id: str) -> bool:
+    async def _work(self, run_id: str, born: Born | None) -> bool:
         self.worked.append(run_id)
         await self.gate.wait()
         self.over.add(run_id)
@@ -191,11 +192,60 @@ async def test_closing_leaves_running_work_to_the_next_start():
     assert (told.worked, told.broken, told.over) == (["a"], [], set())
 
 
+async def test_a_run_that_is_submitted_twice_while_it_is_claimed_is_worked_once_and_can_be_stopped():
+    claiming, claimed = asyncio.Event(), asyncio.Event()
+    claims: list[str] = []
+
+    async def claim(run_id: str) -> str:
+        claims.append(run_id)
+        claiming.set()
+        await claimed.wait()
+        return "taken" if claims == [run_id] else "gone"
+
+    told = Told(claim=claim)
+    engine = told.engine()
+    engine.submit("a")
+    await claiming.wait()
+    engine.submit("a", ahead=True)
+    claimed.set()
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert engine.cancel("a")
+    await engine.wait("a")
+    assert (told.worked, [run for run, _ in told.broken]) == (["a"], ["a"])
+    await engine.close()
+
+
+async def test_what_is_being_claimed_when_nothing_more_is_to_be_may_end_and_the_next_is_not_claimed():
+    claiming, claimed = asyncio.Event(), asyncio.Event()
+
+    async def claim(run_id: str) -> str:
+        claiming.set()
+        await claimed.wait()
+        return "taken"
+
+    told = Told(claim=claim)
+    engine = told.engine()
+    engine.submit("a")
+    engine.submit("b")
+    await claiming.wait()
+    draining = asyncio.create_task(engine.drain(60))
+    await asyncio.sleep(0)
+    claimed.set()
+    while not told.worked:  # noqa: ASYNC110  (a list does not call)
+        await asyncio.sleep(0)
+    assert not draining.done()
+    told.gate.set()
+    await draining
+    assert (told.worked, told.broken) == (["a"], [])
+    await engine.close()
+
+
 async def test_an_end_that_cannot_be_written_down_harms_nobody_else():
     async def broken(run_id: str, error: BaseException) -> None:
         raise NoRoom("the disk is full")
 
-    async def work(run_id: str) -> None:
+    async def work(run_id: str, _born: Born | None) -> None:
         if run_id == "bad":
             raise RuntimeError("a defect")
 
@@ -301,7 +351,7 @@ async def test_whoever_is_stopped_while_its_end_is_written_down_still_ends():
             await asyncio.sleep(0)
         written.set()
 
-    async def work(_run_id: str) -> bool:
+    async def work(_run_id: str, _born: Born | None) -> bool:
         raise Cancelled("another process wants it stopped")
 
     engine = Told(work=work, broken=broken).engine()

@@ -1,10 +1,12 @@
 """Agents that end their run only by an exit: whatever they say in words, and whenever the process dies."""
 
+import asyncio
 import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from gates import gated
 
 from retinue.domain.ceiling import Bounds
 from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full
@@ -18,6 +20,7 @@ from retinue.tools.exits import exits
 CODER = "exits: [submit_for_review, ask_for_help, llm_unreachable]\n"
 REVIEWER = "exits: [approve, request_changes]\n"
 LOOKS = calls(("ls", "{}"))
+PONDERS = calls(("ponder", "{}"))
 
 
 def submits(summary: str = "It is done.") -> tuple[str, str]:
@@ -278,9 +281,14 @@ def _noting(made: list[str]) -> Tool:
 async def test_words_while_somebody_is_at_work_for_it_wait_for_them_and_are_no_falling_silent(world: Any):
     world.agent("coder", CODER)
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
+    gate = asyncio.Event()
     main = [calls(spawn), says("I sent someone."), calls(submits("With what they found."))]
-    async with world.open(by_agent={"Go.": main, "Look.": [calls(submits("Found."))]}) as house:
+    by_agent = {"Go.": main, "Look.": [PONDERS, calls(submits("Found."))]}
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="coder")
+        while not (await house.now(run)).aside:
+            await house.engine.change()
+        gate.set()
         ended = await house.ended(run)
         while ended.status is not Status.DONE:
             await house.engine.change()
@@ -293,10 +301,13 @@ async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conve
     """Shows: L028."""
     world.agent("coder", CODER)
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
+    gate = asyncio.Event()
     main = [calls(spawn, submits("First.")), calls(submits("And what came later."))]
-    async with world.open(by_agent={"Go.": main, "Look.": [LOOKS, calls(submits("Found."))]}) as house:
+    by_agent = {"Go.": main, "Look.": [PONDERS, calls(submits("Found."))]}
+    async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         run = await house.ask("Go.", agent="coder")
         assert (await house.ended(run)).text == "First."
+        gate.set()
 
         async def others() -> list[Run]:
             def step(tx: Tx) -> list[Run]:

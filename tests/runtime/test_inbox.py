@@ -6,16 +6,17 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from gates import gated
+
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Run, Status
 from retinue.domain.scope import Scope
 from retinue.domain.transcript import Notice
 from retinue.domain.turn import Delta, Reply, Request
-from retinue.ports import Call, Tool, Tx
+from retinue.ports import Call, Tx
 from retinue.runtime.inbox import drained
 from retinue.testing.played import PlayedDriver, Step, calls, says
-from retinue.tools.define import tool
 
 LOOK, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
 
@@ -57,16 +58,6 @@ async def updates(house: Any, run: Run) -> list[list[dict[str, Any]]]:
     """What each call of the inbox was answered with."""
     found = [json.loads(each.text) for each in await house.results(run)]
     return [each["updates"] for each in found if "updates" in each]
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 @dataclass(slots=True, kw_only=True)

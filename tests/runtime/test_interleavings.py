@@ -10,6 +10,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from gates import gated
+
 from retinue.app.wiring import orders
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
@@ -18,9 +20,9 @@ from retinue.domain.transcript import Notice, Said
 from retinue.domain.turn import Delta, Reply, Request
 from retinue.engine.chance import system_chance
 from retinue.errors import ModelFailed
-from retinue.ports import Tool, Tx
+from retinue.ports import Tx
+from retinue.runtime import control
 from retinue.testing.played import Asked, PlayedDriver, calls, says
-from retinue.tools.define import tool
 
 HELPER = json.dumps({"preset": "main", "description": "look", "prompt": "Look."})
 INTERLEAVE = Path(__file__).resolve().parents[1] / "interleave"
@@ -41,16 +43,6 @@ def test_random_trees_in_random_order_keep_every_law():
 
 def test_the_same_holds_on_the_ledger_that_is_kept():
     assert played("--cases", "25", "--first", "100000", "--sqlite", "--known") == ""
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 def spawns(task: str) -> tuple[str, str]:
@@ -81,16 +73,21 @@ async def quiet(house: Any) -> list[Run]:
 
 @dataclass(slots=True)
 class Faltering(PlayedDriver):
-    """In its second turn the asker hears nothing until its worker has ended, and then fails."""
+    """In its second turn the asker hears nothing until its worker has ended, and then fails; the worker speaks when that
+    turn has begun, and not before."""
 
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
     ended: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         asks = request.entries[0].text == "Go." if isinstance(request.entries[0], Said) else False
         if asks and len([each for each in self.asked if each.entries[0] == request.entries[0]]) == 1:
             self.asked.append(Asked(request=request, entries=tuple(request.entries)))
+            self.begun.set()
             await self.ended.wait()
             raise ModelFailed("gone", reason="unreachable")
+        if not asks:
+            await self.begun.wait()
         # Not super(): a dataclass with slots is made a second time, and the one that super() knows is the first.
         return await PlayedDriver.turn(self, request, heard)
 
@@ -150,10 +147,10 @@ async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(wo
 
             look = ledger.look
 
-            async def do(self, step: Any) -> Any:
+            async def do(self, step: Any, then: Any = None) -> Any:
                 if step.__qualname__.startswith("parked."):
                     await ledger.do(wanted_gone)
-                return await ledger.do(step)
+                return await ledger.do(step, then)
 
         house.ports = replace(house.ports, ledger=Late())
         house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
@@ -161,3 +158,74 @@ async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(wo
         found = await quiet(house)
         assert (await house.now(run)).status is Status.CANCELLED
         assert not any(each.status.live for each in found)
+        assert [each.ok for each in await house.results(run)] == [False]
+
+
+async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_somebody_else_has_answered_it(
+    world: Any,
+):
+    """The result is taken in the ledger, and stands in no file yet; then a person's next words go first."""
+    world.agent("main")
+    fell = asyncio.Event()
+    main = [calls(("PersistentAgent", HELPER))]
+    async with world.open(by_agent={"Go.": main, "Look.": [says("Found.")]}) as house:
+        ledger = house.ports.ledger
+
+        class Dying:
+            look = ledger.look
+
+            async def do(self, step: Any, then: Any = None) -> Any:
+                value = await ledger.do(step, then)
+                if step.__qualname__.startswith("outcome."):
+                    fell.set()
+                    await asyncio.Event().wait()
+                return value
+
+        house.ports = replace(house.ports, ledger=Dying())
+        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        run = await house.ask("Go.", agent="main")
+        await fell.wait()
+    async with world.open(says("Soon."), says("Heard.")) as house:
+        await house.run("And now?", session=await house.store.find(run.session_id))
+        assert [each.ok for each in await house.results(run)] == [False]
+        assert (await house.resume(run)).text == "Heard."
+        told = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
+        assert [("Found." in text) for text in told] == [True]
+
+        def left(tx: Tx) -> list[Delivery]:
+            return tx.deliveries()
+
+        (delivery,) = await house.ports.ledger.look(left)
+        assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, False)
+
+
+async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_process_died_was_heard(
+    world: Any,
+):
+    """The process dies between the notice in the file and the word in the ledger that it was heard."""
+    world.agent("main")
+    fell = asyncio.Event()
+    main = [calls(("sessions_spawn", json.dumps({"task": "Look."}))), says("Sent."), says("Heard.")]
+    async with world.open(by_agent={"Go.": main, "Look.": [says("Found.")]}) as house:
+        ledger = house.ports.ledger
+
+        class Dying:
+            look = ledger.look
+
+            async def do(self, step: Any, then: Any = None) -> Any:
+                if step.__qualname__.startswith("heard."):
+                    fell.set()
+                    await asyncio.Event().wait()
+                return await ledger.do(step, then)
+
+        house.ports = replace(house.ports, ledger=Dying())
+        house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        run = await house.ask("Go.", agent="main")
+        await fell.wait()
+    async with world.open() as house:
+        await control.cancel(run.id, house.ports, alive=lambda _: False)
+
+        def left(tx: Tx) -> list[Delivered]:
+            return [each.state for each in tx.deliveries()]
+
+        assert await house.ports.ledger.look(left) == [Delivered.DELIVERED]

@@ -73,7 +73,7 @@ class Onlooker:
     async def look(self, step: Callable[[Tx], Any]) -> Any:
         return await self._ledger.look(step)
 
-    async def do(self, step: Callable[[Tx], Any]) -> Any:
+    async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
         def watched(tx: Tx) -> Any:
             before = self._over(tx)
             done = step(tx)
@@ -81,7 +81,7 @@ class Onlooker:
                 self.seen.append("It is done." in self._file())
             return done
 
-        return await self._ledger.do(watched)
+        return await self._ledger.do(watched, then)
 
     def _over(self, tx: Tx) -> int:
         deeds = [each for run in tx.runs() for each in tx.deeds(run.id)]

@@ -1,13 +1,17 @@
 """Suspects are tried one by one, and whoever ended the last round comes first in the next."""
 
+import asyncio
 from typing import Any
 
 from retinue.domain.deed import Deed
+from retinue.domain.limits import Limits
 from retinue.domain.run import Ask, Run, Status
 from retinue.ports import Tx
-from retinue.runtime.quarantine import in_turn
+from retinue.runtime.quarantine import in_turn, take_up
 from retinue.runtime.recover import release
 from retinue.testing.ledgers import AT, a_run
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
 
 
 def tried(**attempts: int) -> list[Run]:
@@ -63,3 +67,20 @@ async def test_where_nobody_acted_all_are_counted(world: Any):
     async with world.open() as house:
         now = await left(house, acting="")
     assert {attempts for _, attempts in now.values()} == {2}
+
+
+async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from(world: Any):
+    @tool(effect="read")
+    async def ponder() -> str:
+        """Takes its time."""
+        await asyncio.Event().wait()
+        return "so"
+
+    async with world.open(calls(("ponder", "{}")), tools=[ponder]) as house:
+        run = await house.ask("Go.")
+        await house.until("tool.started")
+    async with world.open(says("late"), limits=Limits(resume_window_seconds=0)) as house:
+        (lost,) = await take_up([await house.now(run)], house.ports)
+        assert lost.status is Status.LOST
+        assert [each.ok for each in await house.results(run)] == [False]
+        assert house.driver.asked == []

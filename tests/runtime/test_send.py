@@ -11,6 +11,7 @@ from retinue.domain.transcript import Said
 from retinue.domain.turn import Reply, Request
 from retinue.errors import NotFound, Refused
 from retinue.runtime import control, recover
+from retinue.runtime.send import Claim, claim
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -47,6 +48,22 @@ async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were
         assert [run.text for run in done] == ["One.", "Two.", "Ten."]
         texts = [entry.text for entry in await house.entries(first)]
         assert texts == ["First.", "One.", "Second.", "Two.", "Third.", "Ten."]
+
+
+async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_before(world: Any):
+    """Queued runs are claimed one by one, and the session may become free between two of them.
+
+    Shows: C044.
+    """
+    async with world.open(says("One."), hold=True) as house:
+        session = await house.begin()
+        first, second, third = [await house.ask(each, session=session) for each in ("1", "2", "3")]
+        await house.until("text.delta")
+        await house.engine.drain(0)
+        house.driver.hold.set()
+        assert (await house.ended(first)).status is Status.DONE
+        claims = [await claim(run.id, house.ports) for run in (third, second, third)]
+        assert claims == [Claim.BUSY, Claim.TAKEN, Claim.BUSY]
 
 
 async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(world: Any):

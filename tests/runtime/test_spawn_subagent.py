@@ -9,16 +9,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from gates import gated
 
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice
 from retinue.errors import ModelFailed
-from retinue.ports import Tool, Tx
+from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.testing.played import Step, calls, says
-from retinue.tools.define import tool
 
 
 def spawns(agent: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
@@ -63,16 +63,6 @@ async def announced(house: Any, run: Run) -> list[str]:
 async def soon(true: Any) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
-
-
-def gated(gate: asyncio.Event) -> Tool:
-    @tool(effect="read")
-    async def ponder() -> str:
-        """Takes its time."""
-        await gate.wait()
-        return "so"
-
-    return ponder
 
 
 @asynccontextmanager

@@ -284,6 +284,8 @@ async def test_somebody_who_only_looks_into_the_folder_is_waited_for(world: Any)
         session = await house.begin()
         async with house.store.open(session):
             run = await house.ask("Go.", session=session)
+            while (await house.now(run)).status is Status.QUEUED:
+                await house.engine.change()
             await asyncio.sleep(0.1)
             assert (await house.now(run)).status is Status.RUNNING
         assert (await house.ended(run)).text == "Here."

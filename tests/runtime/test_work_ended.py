@@ -189,11 +189,11 @@ class Full:
         async with self._store.open(session) as talk:
             add = talk.append
 
-            async def append(*entries: Any) -> None:
+            async def append(*entries: Any, sync: bool = True) -> None:
                 self.room -= 1
                 if self.room < 0:
                     raise NoRoom("the disk is full")
-                await add(*entries)
+                await add(*entries, sync=sync)
 
             talk.append = append
             yield talk

@@ -50,11 +50,11 @@ class Stubborn:
         self.ledger = ledger
         self.refusals = 0
 
-    async def do(self, step: Callable[[Tx], T]) -> T:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         if self.refusals:
             self.refusals -= 1
             raise Held("another process keeps the ledger locked")
-        return await self.ledger.do(step)
+        return await self.ledger.do(step, then)
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         return await self.ledger.look(step)
@@ -137,12 +137,12 @@ class Unwilling:
         self._fell = fell
         self.steps = 0
 
-    async def do(self, step: Any) -> Any:
+    async def do(self, step: Any, then: Any = None) -> Any:
         self.steps += 1
         if self.steps > 1:
             self._fell.set()
             await asyncio.Event().wait()
-        return await self._ledger.do(step)
+        return await self._ledger.do(step, then)
 
     async def look(self, step: Any) -> Any:
         return await self._ledger.look(step)

@@ -2,11 +2,10 @@
 
 import asyncio
 import json
-import os
 import signal
-from collections.abc import AsyncGenerator, Generator, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,6 @@ class Machine:
     env: dict[str, str]
     folder: Path
     server: ModelServer | None = None
-    processes: list[asyncio.subprocess.Process] = field(default_factory=list[asyncio.subprocess.Process])
 
     @property
     def home(self) -> Path:
@@ -92,7 +90,7 @@ class Machine:
 
     async def started(self, *args: str, **env: str) -> asyncio.subprocess.Process:
         """A command that goes on beside the test."""
-        process = await begun(
+        return await begun(
             [*RETINUE, *args],
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
@@ -100,8 +98,6 @@ class Machine:
             env=self.env | env,
             cwd=self.folder,
         )
-        self.processes.append(process)
-        return process
 
     @asynccontextmanager
     async def daemon(self) -> AsyncGenerator[asyncio.subprocess.Process]:
@@ -117,13 +113,6 @@ class Machine:
     async def killed(self, process: asyncio.subprocess.Process) -> None:
         process.send_signal(signal.SIGKILL)
         await process.communicate()
-
-    def close(self) -> None:
-        """A test that failed may have left a command behind."""
-        for process in self.processes:
-            if process.returncode is None:
-                with suppress(ProcessLookupError):
-                    os.kill(process.pid, signal.SIGKILL)
 
     async def asked(self, count: int) -> None:
         """Waits until the models were asked so often."""
@@ -176,9 +165,7 @@ def _block(block: Any) -> str:
 
 
 @pytest.fixture
-def machine(isolated_env: dict[str, str], tmp_path: Path) -> Generator[Machine]:
+def machine(isolated_env: dict[str, str], tmp_path: Path) -> Machine:
     folder = tmp_path / "work"
     folder.mkdir()
-    machine = Machine(env=isolated_env, folder=folder)
-    yield machine
-    machine.close()
+    return Machine(env=isolated_env, folder=folder)

@@ -1,5 +1,6 @@
 """Workers in the background, seen from outside: accepted at once, announced once, told in the seeds' words."""
 
+import asyncio
 import json
 import re
 import sqlite3
@@ -18,11 +19,17 @@ def of_worker(asked: Any) -> bool:
 
 
 def plays(*main: Any, worker: Any) -> Any:
-    """The main agent's replies in order, and a worker's."""
-    left = list(main)
+    """The main agent's replies in order, and a worker's, who is done when the main agent speaks again and not before:
+    else that would hear of it a turn earlier."""
+    left, spoken = list(main), asyncio.Event()
 
-    def script(asked: Any) -> Any:
-        return worker if of_worker(asked) else left.pop(0)
+    async def script(asked: Any) -> Any:
+        if of_worker(asked):
+            await spoken.wait()
+            return worker
+        if asked.turns:
+            spoken.set()
+        return left.pop(0)
 
     return script
 

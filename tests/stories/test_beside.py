@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from retinue import remote
-from retinue.testing.replies import calls, reply, status
+from retinue.testing.replies import calls, reply, silence, status
 
 TOOLS = '''
 import asyncio, os
@@ -65,11 +65,18 @@ def by_turn(*replies: Any) -> Any:
 
 
 def worked(main: list[Any], worker: Any) -> Any:
-    """The main agent's replies as far as it has come, and a worker's."""
+    """The main agent's replies as far as it has come, and a worker's, who is done when the main agent speaks again and
+    not before: else that would hear of it a turn earlier."""
+    spoken = asyncio.Event()
 
-    def script(asked: Any) -> Any:
+    async def script(asked: Any) -> Any:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
+            await spoken.wait()
             return worker
+        if asked.turns:
+            spoken.set()
+        else:
+            spoken.clear()
         return main[min(asked.turns, len(main) - 1)]
 
     return script
@@ -98,6 +105,11 @@ async def live(machine: Any, *states: str) -> list[dict[str, Any]]:
     """The runs that are going on, once they stand so, the newest first."""
     await soon(lambda: _standing(machine) == list(states))
     return (await machine("runs", "list", "--json")).json
+
+
+def spoken(machine: Any) -> str:
+    """All conversations; one that is still being made has a name with a dot, and is not there yet."""
+    return "".join(path.read_text() for path in machine.sessions.glob("[!.]*/branches/main/session.md"))
 
 
 async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: Any):
@@ -256,7 +268,7 @@ async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(machine
     def script(asked: Any) -> Any:
         if any("interrupts you" in str(each["content"]) for each in asked.messages):
             return reply("So far nothing.")
-        return reply("Long " * 500, pace=0.05)
+        return silence(after=600, answer=reply("Long " * 500))
 
     async with machine.serving(script), near():
         running = await machine.started("run", "--json", "Talk.")
@@ -310,9 +322,11 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: Any, near: An
     async with machine.serving(script) as server:
         running = await machine.started("run", "Hold.")
         (run,) = await live(machine, "running")
+        await soon(lambda: "<!-- call" in spoken(machine))
         await machine.killed(running)
         async with near():
             resuming = await machine.started("runs", "resume", "--json", run["run_id"])
+            assert b"goes on in" in await resuming.stderr.readline()
             await live(machine, "running")
             (machine.folder / "gate").unlink()
             out, err = await resuming.communicate()

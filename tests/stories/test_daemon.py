@@ -16,13 +16,21 @@ from retinue import remote
 from retinue.engine.owner import Owner
 from retinue.testing.replies import calls, reply
 
+TOP = "[!.]*/branches/main/session.md"
+"""Conversations that are there; one that is still being made has a name with a dot."""
 SPAWN = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
 
 
 def plays(main: list[Any], worker: Any) -> Any:
-    def script(asked: Any) -> Any:
+    """The worker is done when the main agent speaks again and not before: else that would hear of it a turn earlier."""
+    spoken = asyncio.Event()
+
+    async def script(asked: Any) -> Any:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
+            await spoken.wait()
             return worker
+        if asked.turns:
+            spoken.set()
         return main[min(asked.turns, len(main) - 1)]
 
     return script
@@ -79,6 +87,7 @@ async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_agai
     async with machine.serving(script) as server:
         left = (await machine("run", "--background", "--json", "When?")).json
         await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
+        await until(lambda: any("Sent." in path.read_text() for path in machine.sessions.glob(TOP)))
         daemon = await remote.hello(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGKILL)

@@ -99,6 +99,30 @@ def test_keys_do_not_stand_in_the_log(tmp_path: Path):
     assert key not in (tmp_path / "logs" / LOG).read_text()
 
 
+def test_a_log_that_was_moved_away_is_begun_anew(tmp_path: Path):
+    """It is held open, and what is said goes to the file that has the name."""
+    log = Log(tmp_path, Redactor([]), system_chance())
+    log.done("first")
+    (tmp_path / "logs" / LOG).rename(tmp_path / "logs" / "elsewhere")
+    log.done("second")
+    (tmp_path / "logs" / LOG).unlink()
+    log.done("third")
+    log.close()
+    assert [line["what"] for line in lines(tmp_path, "info")] == ["third"]
+    assert json.loads((tmp_path / "logs" / "elsewhere").read_text())["what"] == "first"
+
+
+def test_two_who_write_one_log_both_go_on_when_it_is_full(tmp_path: Path):
+    logs = [Log(tmp_path, Redactor([]), system_chance()) for _ in range(2)]
+    for n in range(5):
+        logs[n % 2].done("said", n=n, text="x" * (MOST_BYTES // 2))
+    for log in logs:
+        log.close()
+    older = (tmp_path / "logs" / OLDER).read_text().splitlines()
+    assert [json.loads(line)["n"] for line in older] == [2, 3]
+    assert [line["n"] for line in lines(tmp_path, "info")] == [4]
+
+
 def test_a_log_that_is_full_becomes_the_older_one(tmp_path: Path):
     for n in range(5):
         log_line(tmp_path, {"n": n, "text": "x" * (MOST_BYTES // 2)})

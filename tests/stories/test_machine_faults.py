@@ -9,6 +9,8 @@ import textwrap
 from pathlib import Path
 from typing import Any
 
+from commands import kept
+
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
@@ -111,10 +113,14 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
     machine.configured(tools=["poisoned:poison"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
-    def script(asked: Any) -> Any:
+    given, lost = asyncio.Event(), asyncio.Event()
+
+    async def script(asked: Any) -> Any:
         if "Drink." in machine.words(asked):
-            return calls(("poison", {}), delay=2)
-        return reply("Well.", delay=4)
+            await given.wait()
+            return calls(("poison", {}))
+        await lost.wait()
+        return reply("Well.")
 
     async def there() -> dict[str, Any]:
         return {row["run_id"]: row for row in (await machine("runs", "history", "--json")).json}
@@ -124,9 +130,14 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
             (await machine("run", "--background", "--json", text)).json["run_id"]
             for text in ("Task 1.", "Task 2.", "Drink.", "Task 3.")
         ]
-        while not all(row["status"] in ("done", "lost") for row in (await there()).values()):
-            await machine("serve", "--detach", "--json")
+        await machine.asked(len(left))
+        given.set()
         rows = await there()
+        while not all(row["status"] in ("done", "lost") for row in rows.values()):
+            if rows[left[2]]["status"] == "lost":
+                lost.set()
+            await machine("serve", "--detach", "--json")
+            rows = await there()
         await machine("serve", "--stop")
     poisoned = rows.pop(left[2])
     assert (poisoned["status"], poisoned["reason"]) == ("lost", "recovery_limit")
@@ -160,7 +171,7 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.PIPE,
         )
-        machine.processes.append(process)
+        kept(process)
         while not (rows := (await machine("runs", "list", "--json")).json) or rows[0]["status"] != "waiting":
             pass
         [row] = rows

@@ -158,7 +158,13 @@ async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Any
 
 async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: Any):
     """Shows: C044."""
-    async with machine.serving([reply("One.", delay=0.3), reply("Two.")]) as server, machine.open() as app:
+    asked_more = asyncio.Event()
+
+    async def script(asked: Any) -> Any:
+        await asked_more.wait()
+        return reply("Two." if asked.turns else "One.")
+
+    async with machine.serving(script) as server, machine.open() as app:
         first = await app.start("First", workspace=machine.folder)
         await machine.asked(1)
         for forbidden in (app.clear, app.delete):
@@ -166,8 +172,9 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
                 await forbidden(first.slug)
         with pytest.raises(Usage, match="give the text to queue behind it"):
             await app.start(None, session=first.slug)
-        second = await app.run("Second", session=first.slug)
-        assert second.text == "Two."
+        second = await app.start("Second", session=first.slug)
+        asked_more.set()
+        assert (await app.wait(second.id)).text == "Two."
         assert machine.words(server.requests[1]) == ["First", "One.", "Second"]
 
 

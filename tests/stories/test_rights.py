@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.scope import DEFAULT_DENY
-from retinue.domain.transcript import Returned
+from retinue.domain.transcript import Called, Returned
 from retinue.store import strict_yaml
 from retinue.testing.replies import Answer, calls, reply
 
@@ -15,7 +15,11 @@ SHAPE = ["success", "error", "tool", "resource", "allowed_patterns", "deny_patte
 
 
 async def results(app: Any, run: Any) -> list[Returned]:
-    return [entry for entry in await app.entries(run.session_id) if isinstance(entry, Returned)]
+    """In the order of their calls: in the file they stand as they came."""
+    found = await app.entries(run.session_id)
+    called = [entry.id for entry in found if isinstance(entry, Called)]
+    results = [entry for entry in found if isinstance(entry, Returned)]
+    return sorted(results, key=lambda each: called.index(each.of))
 
 
 async def refusals(app: Any, run: Any) -> list[dict[str, Any]]:

@@ -28,7 +28,7 @@ def by_prompt(*main: Answer, helper: tuple[Answer, ...]) -> Callable[[Captured],
 
 
 class Gate:
-    """Holds the parent's second reply back, so that others see it in the middle of a turn."""
+    """Holds the parent's second reply back, so that others see it in the middle of a turn, and the helper's until then."""
 
     def __init__(self, script: Callable[[Captured], Answer]) -> None:
         self.open = asyncio.Event()
@@ -39,7 +39,9 @@ class Gate:
         return self._answer(asked)
 
     async def _answer(self, asked: Captured) -> Answer:
-        if "You help." not in asked.messages[0]["content"] and asked.turns == 1:
+        if "You help." in asked.messages[0]["content"]:
+            await self.reached.wait()
+        elif asked.turns == 1:
             self.reached.set()
             await self.open.wait()
         return self._script(asked)
@@ -240,9 +242,14 @@ async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machi
     committed(machine.folder)
     (machine.folder / "a.py").write_text("WIDTH = 41\n")
 
-    def script(asked: Captured) -> Answer:
+    sent = asyncio.Event()
+
+    async def script(asked: Captured) -> Answer:
         if "You review changes." in asked.messages[0]["content"]:
+            await sent.wait()
             return reply("Blocking: a.py:1.")
+        if asked.turns:
+            sent.set()
         return (calls(("request_review", {})), reply("Sent."), reply("Heard."))[min(asked.turns, 2)]
 
     async with machine.serving(script) as server:

@@ -12,6 +12,20 @@ from retinue.testing.replies import Answer, calls, reply, status
 EXPLORE = ("explore", {"task_prompt": "Look around."})
 
 
+class Below:
+    """What a child says, but not before its first process is gone."""
+
+    def __init__(self, text: str) -> None:
+        self.gone = asyncio.Event()
+        self.text = text
+
+    async def script(self, asked: Any) -> Answer:
+        if "Execute this task" not in json.dumps(asked.messages[1:2]):
+            return reply("Root done.") if asked.turns else calls(EXPLORE)
+        await self.gone.wait()
+        return reply(self.text)
+
+
 async def killed_while_waiting(machine: Any, *wishes: str) -> str:
     """A run that waits for its child, whose process is gone."""
     process = await machine.started("run", *wishes, "--json", "Go.")
@@ -25,21 +39,12 @@ async def killed_while_waiting(machine: Any, *wishes: str) -> str:
     return waiting[0]
 
 
-def plays(child: Answer) -> Any:
-    main: list[Answer] = [calls(EXPLORE), reply("Root done.")]
-
-    def script(asked: Any) -> Answer:
-        below = "Execute this task" in json.dumps(asked.messages[1:2])
-        turns: int = asked.turns
-        return child if below else main[min(turns, 1)]
-
-    return script
-
-
 async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_it(machine: Any):
     """Shows: L014, L015."""
-    async with machine.serving(plays(reply("The child has looked around.", delay=3))):
+    child = Below("The child has looked around.")
+    async with machine.serving(child.script):
         root = await killed_while_waiting(machine)
+        child.gone.set()
         resumed = await machine("runs", "resume", root, "--json")
         assert resumed.code == 0, resumed.err
         shown = (await machine("runs", "show", root, "--json")).json
@@ -48,8 +53,10 @@ async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_i
 
 async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that_run(machine: Any):
     """Shows: C044, L015."""
-    async with machine.serving(plays(reply("Looked.", delay=1))):
+    child = Below("Looked.")
+    async with machine.serving(child.script):
         root = await killed_while_waiting(machine)
+        child.gone.set()
         sent = await machine("send", "general", "And now?", "--json")
         assert (sent.code, sent.json["status"]) == (0, "done"), sent.err
         first = (await machine("runs", "show", root, "--json")).json
@@ -59,8 +66,10 @@ async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that
 
 async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_goes_on(machine: Any):
     """Shows: L011."""
-    async with machine.serving(plays(reply("Looked.", delay=1))):
+    child = Below("Looked.")
+    async with machine.serving(child.script):
         await killed_while_waiting(machine)
+        child.gone.set()
         live = (await machine("runs", "list", "--json")).json
         (child,) = [run["run_id"] for run in live if run["agent"] == "explorer"]
         detached = await machine("runs", "detach", child, "--json")
@@ -71,7 +80,7 @@ async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_go
 
 async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: Any):
     """Shows: L009, L014."""
-    async with machine.serving(plays(reply("Too late, and at length.", delay=40))):
+    async with machine.serving(Below("Never.").script):
         root = await killed_while_waiting(machine, "--timeout", "6")
         assert (await machine("runs", "resume")).code == 4
         ended = {run["agent"]: run for run in (await machine("runs", "history", "--json")).json}
@@ -83,7 +92,7 @@ async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming
     machine: Any,
 ):
     """Shows: L014."""
-    async with machine.serving(plays(reply("Too late, and at length.", delay=40))):
+    async with machine.serving(Below("Never.").script):
         root = await killed_while_waiting(machine, "--timeout", "6")
         await asyncio.sleep(6)
         resumed = await machine("runs", "resume", root, "--json")

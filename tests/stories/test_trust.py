@@ -163,7 +163,6 @@ async def at_a_terminal(machine: Any, typed: str, *args: str) -> tuple[str, int]
         [*RETINUE, *args], stdin=theirs, stdout=theirs, stderr=theirs,
         env=machine.env | {"COLUMNS": "200", "NO_COLOR": "1"}, cwd=machine.folder,
     )  # fmt: skip
-    machine.processes.append(process)
     os.close(theirs)
     os.write(ours, f"{typed}\n".encode())
     shown = b""

@@ -63,7 +63,6 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
             cwd=machine.folder,
             stdout=subprocess.PIPE,
         )
-        machine.processes.append(first)
         assert first.stdout is not None
         assert await first.stdout.readline() == b"begun\n"
         await machine.asked(SLOTS)

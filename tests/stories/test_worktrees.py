@@ -45,14 +45,16 @@ async def place_of(machine: Any, ref: str) -> Any:
 async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(machine: Any):
     """Shows: D011, L003, L026."""
     repo = repository(machine)
-    wishes = calls(
+    writes = calls(
         ("write", {"path": "b.txt", "content": "two\n"}),
         ("edit", {"path": "a.txt", "old": "one", "new": "uno"}),
+    )
+    looks = calls(
         ("bash", {"command": "pwd; cat a.txt; echo three >c.txt; ls -a"}),
         ("write", {"path": f"{repo}/b.txt", "content": "no\n"}),
         ("read", {"path": f"{repo}/a.txt"}),
     )
-    async with machine.serving([wishes, reply("Built.")]) as server:
+    async with machine.serving([writes, looks, reply("Built.")]) as server:
         run = (await machine("run", "--json", "--agent", "builder", "Build")).json
     (place,) = worktrees(machine)
     where = await place_of(machine, run["slug"])
@@ -74,7 +76,7 @@ async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(
         "c.txt": "three\n",
     }
     assert git(repo, "status", "--porcelain") == ""
-    results = [message["content"] for message in server.requests[1].messages if message["role"] == "tool"]
+    results = [message["content"] for message in server.requests[2].messages if message["role"] == "tool"]
     shown = [str(place), "uno", ".", "..", ".git", "a.txt", "b.txt", "c.txt"]
     assert [line for line in results[2].splitlines() if line in shown] == shown
     assert "one" not in results[4]

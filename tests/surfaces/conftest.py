@@ -12,7 +12,7 @@ import subprocess
 import termios
 import time
 import unicodedata
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -239,12 +239,12 @@ class Retinue:
         self.processes.append(process)
         return process
 
-    def on_terminal(self, *args: str, **env: str) -> Screen:
+    def on_terminal(self, *args: str, words: Sequence[str] = RETINUE, **env: str) -> Screen:
         ours, theirs = pty.openpty()
         glass = Glass(width=int(env.get("COLUMNS", "80")), height=int(env.get("LINES", "24")))
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", glass.height, glass.width, 0, 0))
         process = Started(
-            [*RETINUE, *args],
+            [*words, *args],
             terminal=True,
             stdin=theirs,
             stdout=theirs,

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import RETINUE
 
+DEAF = (
+    "-c",
+    "import signal; signal.signal(signal.SIGHUP, signal.SIG_IGN); from retinue.__main__ import main; main()",
+)
 LONG = 60
 """Seconds that no test waits for."""
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "70"}
@@ -46,7 +51,8 @@ def narrow(lines: list[str]) -> bool:
 
 def full(lines: list[str]) -> bool:
     """Whether everybody for whom there is a line is at work."""
-    return has("… and 18 more", "general#1 waiting")(lines) and lines[-3].endswith("hold gate")
+    at_work = all(line.endswith("s · hold gate") for line in lines[-14:-2])
+    return at_work and has("… and 18 more", "general#1 waiting")(lines)
 
 
 def without(lines: Sequence[str], mark: str) -> list[str]:
@@ -139,10 +145,14 @@ def test_no_card_outlives_a_process_that_was_killed(house: Any):
     assert house("runs", "list", "--json").json == []
 
 
-def test_a_terminal_that_is_closed_does_not_stop_the_agents(house: Any):
-    """Shows: A053."""
+@pytest.mark.parametrize("words", [RETINUE, DEAF])
+def test_a_terminal_that_is_closed_does_not_stop_the_agents(house: Any, words: Sequence[str]):
+    """Nor one whose closing is not heard of, as nohup has it.
+
+    Shows: A053.
+    """
     house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found it."]})
-    screen = house.on_terminal("run", "ask", **PLAIN)
+    screen = house.on_terminal("run", "ask", words=words, **PLAIN)
     screen.shows(has(CARD, "Calling Tools..."))
     screen.close()
     (house.folder / "gate").unlink()

@@ -7,7 +7,7 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -122,6 +122,37 @@ async def test_what_only_another_process_writes_is_heard_soon(isolated_env: dict
         ear = await world.listens()
         await world.tells(3, other)
         await ear.until(lambda: len(ear.numbers) == 3)
+
+
+class Slow:
+    """An application whose ledger once takes so long to be read that a whole run goes by."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.went_by = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.app, name)
+
+    async def events(self, **how: Any) -> list[Event]:
+        if not self.went_by:
+            self.went_by = True
+            await self.app.run("Say it.")
+        return await self.app.events(**how)
+
+
+async def test_an_end_is_not_told_before_what_was_said_though_the_ledger_is_read_meanwhile(
+    isolated_env: dict[str, str],
+):
+    async with ModelServer([reply("Said at last.")]) as server, opened(isolated_env, server.url) as world:
+        hub: Any = Hub(cast("Any", Slow(world.app)))
+        async with asyncio.TaskGroup() as group:
+            ear = await World(world.app, hub).listens(deltas="all")
+            group.create_task(hub.feed())
+            told = [each["kind"] for each in await ear.hears("run.ended")]
+            hub.close()
+        assert "text.delta" in told
+        assert told[-1] == "run.ended"
 
 
 async def test_who_comes_back_hears_what_was_missed_and_nothing_twice(isolated_env: dict[str, str]):

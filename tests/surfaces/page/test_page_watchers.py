@@ -55,7 +55,10 @@ async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_a
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
-        await window("composer").focus()
+        # The page knows an agent's keys when it knows the agent, and offers its command.
+        await window("composer").fill("/pair")
+        await window.see("slash").to_have_count(1)
+        await window("composer").fill("")
         await window.page.keyboard.press("Control+Shift+P")
         await window.see("ledger-watcher").to_have_text("pair#1 watching")
         await window.says(task)

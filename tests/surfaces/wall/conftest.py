@@ -215,13 +215,18 @@ def door(daemon: Daemon) -> Door:
 
 
 @pytest.fixture
-def serves(tmp_path: Path) -> Callable[..., Daemon]:
+def serves(tmp_path: Path) -> Generator[Callable[..., Daemon]]:
     """Another daemon, of this test only."""
+    made: list[Daemon] = []
 
     def make(*arguments: str) -> Daemon:
-        return Daemon(env=environment(tmp_path), folder=tmp_path / "work", arguments=arguments)
+        made.append(Daemon(env=environment(tmp_path), folder=tmp_path / "work", arguments=arguments))
+        return made[-1]
 
-    return make
+    yield make
+    for each in made:
+        if each.process is not None and each.process.returncode is None:
+            each.stop()
 
 
 Built = Callable[..., AbstractAsyncContextManager[Door]]

@@ -1,0 +1,83 @@
+"""What a run waits for the disk for: all that must outlive the power, and nothing that would come again."""
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from retinue.app.wiring import orders
+from retinue.domain.run import Status
+from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.testing.played import calls, says
+from retinue.tools.define import tool
+
+
+class Noted:
+    """A store that notes what is added and whether the disk is waited for, and adds it."""
+
+    def __init__(self, store: Any) -> None:
+        self._store = store
+        self.added: list[tuple[str, bool]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._store, name)
+
+    @asynccontextmanager
+    async def open(self, session: Any) -> AsyncGenerator[Any]:
+        async with self._store.open(session) as talk:
+            add = talk.append
+
+            async def append(*entries: Entry, sync: bool = True) -> None:
+                await add(*entries, sync=sync)
+                self.added.append((" ".join(map(named, entries)), sync))
+
+            talk.append = append
+            yield talk
+
+
+def named(entry: Entry) -> str:
+    match entry:
+        case Said():
+            return entry.text
+        case Called():
+            return f"{entry.tool}()"
+        case Returned():
+            return "result"
+        case _:
+            return "notice"
+
+
+@tool(effect="read")
+async def ponder() -> str:
+    """Somebody's own: how long it takes nobody knows."""
+    return "so"
+
+
+@pytest.mark.parametrize(
+    ("wishes", "waits"),
+    [
+        ((("ls", "{}"),), False),
+        ((("ls", "{}"), ("read", '{"path": "a.txt"}')), False),
+        ((("ponder", "{}"),), True),
+        ((("ls", "{}"), ("write", '{"path": "a.txt", "content": "x"}')), True),
+        ((("nothing_like_it", "{}"),), True),
+    ],
+)
+async def test_a_task_and_a_reply_that_only_reads_are_synced_with_what_follows(
+    world: Any, wishes: tuple[tuple[str, str], ...], waits: bool
+):
+    async with world.open(calls(*wishes, text="Look."), says("Done."), tools=[ponder]) as house:
+        store = Noted(house.store)
+        ports = replace(house.ports, store=store)
+        house.engine.start(orders(ports, lambda _, error: house.crashes.append(error), lambda _: True))
+        run = await house.run("Go.")
+        assert (run.status, house.crashes) == (Status.DONE, [])
+    named_calls = " ".join(f"{name}()" for name, _ in wishes)
+    assert store.added == [
+        ("Go.", False),
+        (f"Look. {named_calls}", waits),
+        *[("result", True)] * len(wishes),
+        ("Done.", True),
+    ]
