@@ -295,11 +295,13 @@ async def test_a_plan_that_the_power_failed_before_is_written_anew_when_its_sess
     plan = Path(session.path) / "scope-plan.yml"
     whole = plan.read_bytes()
     plan.write_bytes(blank)
-    found = await store.find(session.id)
+    anew = FileStore(store.root, system_chance())
+    found = await anew.find(session.id)
     assert (found.slug, found.agent, found.created_at) == (session.slug, session.agent, session.created_at)
-    await say(store, found, "on")
+    await say(anew, found, "on")
     assert plan.read_bytes() == whole
-    assert await store.problems(await store.find(session.id)) == ()
+    assert await anew.problems(await anew.find(session.id)) == ()
+    anew.close()
 
 
 async def test_a_lost_or_damaged_session_json_leaves_the_identity_of_the_head_line(store: FileStore):

@@ -86,9 +86,7 @@ class ShakenStore(FileStore):
     """Everything at once, after a shake; the conversations it opens are shaken too."""
 
     def __init__(self, root: Path, chance: Chance, life: Life) -> None:
-        super().__init__(root, chance)
-        self._threads = NoThreads()
-        self._residents._threads = self._threads  # pyright: ignore[reportPrivateUsage]  (there is no other way in)
+        super().__init__(root, chance, threads=NoThreads())
         self._life = life
 
     async def create(self, new: Any) -> Session:

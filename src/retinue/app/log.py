@@ -8,11 +8,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 LOG = "retinue.jsonl"
 OLDER = "retinue.1.jsonl"
 MOST_BYTES = 4_000_000
 """A log that has grown to this becomes the older one, and the older one before it goes."""
-_ENCODER = json.JSONEncoder(ensure_ascii=False, default=str)
+_ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
 class LogFile:
@@ -27,7 +29,7 @@ class LogFile:
     def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """One JSON line each; newlines in it are escaped, so no text can forge another. What goes wrong here must not
         change what is logged, so a full disk costs the lines and nothing else."""
-        raw = "".join([f"{_ENCODER.encode(line)}\n" for line in lines]).encode("utf-8", "backslashreplace")
+        raw = b"".join(map(_encoded, lines))
         with suppress(OSError):
             size = self._ready() + len(raw)
             os.write(self._fd, raw)
@@ -51,6 +53,14 @@ class LogFile:
             found = os.fstat(self._fd)
             self._inode = (found.st_dev, found.st_ino)
         return found.st_size
+
+
+def _encoded(line: Mapping[str, Any]) -> bytes:
+    try:
+        return _ENCODER.encode(line) + b"\n"
+    except UnicodeEncodeError:  # half a character, which no UTF-8 can hold
+        text = json.dumps(line, ensure_ascii=False, default=str)
+        return text.encode("utf-8", "backslashreplace") + b"\n"
 
 
 def log_line(home: Path, line: Mapping[str, Any]) -> None:

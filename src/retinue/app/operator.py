@@ -1,5 +1,6 @@
 """The operator's word, live: what the configuration denies is looked up at each call, not remembered from the start."""
 
+import asyncio
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -31,6 +32,7 @@ class Operator:
         self._config = config
         self._now = now
         self._broken = False
+        self._fresh = False
         self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
         self._stamps = self._looked()
         self._bounds = bounds_of(config)
@@ -42,6 +44,18 @@ class Operator:
         return self._prices
 
     def __call__(self) -> Bounds:
+        """Looked up once in a round of the loop, for all who ask in it."""
+        if not self._fresh:
+            self._look()
+            with suppress(RuntimeError):  # no loop: then each asks for itself
+                asyncio.get_running_loop().call_soon(self._aged)
+                self._fresh = True
+        return self._bounds
+
+    def _aged(self) -> None:
+        self._fresh = False
+
+    def _look(self) -> None:
         stamps = self._looked()
         if stamps != self._stamps:
             self._stamps = stamps
@@ -50,13 +64,12 @@ class Operator:
             except RetinueError as error:
                 self._broken = True
                 self._say(UNREAD.format(why=str(error).rstrip(".")))
-                return self._bounds
+                return
             if self._broken:
                 self._broken = False
                 self._say(READ_AGAIN)
             self._prices = now.prices
             self._bounds = bounds_of(replace(self._config, deny=now.deny, ceiling=now.ceiling))
-        return self._bounds
 
     def _say(self, sentence: str) -> None:
         log_line(self._config.home, {"at": iso(self._now()), "level": "warn", "what": sentence})

@@ -56,12 +56,27 @@ def system_prompt(
 ) -> str:
     """`tools` are names and descriptions, in the order the model gets them; `others` the agents that it can name, and
     `doors` the tools it names them to. Informational only: rights are elsewhere."""
-    sections: list[str] = []
-    if depth > 0:
-        sections.append(PREAMBLE)
+    return spoken(agent, means(tools, skills=skills, others=others, doors=doors), depth=depth, task=task)
+
+
+def spoken(agent: Agent | None, means: Sequence[str], *, depth: int = 0, task: str = "") -> str:
+    """The prompt of an agent whose `means` are put into words already."""
+    sections = [PREAMBLE] if depth > 0 else []
     sections.append(base(agent))
     if task:
         sections.append(task_section(task))
+    return "\n\n".join(section.strip("\n") for section in (*sections, *means))
+
+
+def means(
+    tools: Iterable[tuple[str, str]],
+    *,
+    skills: Sequence[Skill] = (),
+    others: Sequence[Agent] = (),
+    doors: Sequence[str] = (),
+) -> tuple[str, ...]:
+    """What an agent has to work with, section by section."""
+    sections: list[str] = []
     shown = [(name, text) for name, text in tools if not name.startswith(SYSTEM_PREFIX)]
     if shown:
         sections.append(tools_section(shown))
@@ -69,7 +84,7 @@ def system_prompt(
         sections.append(skills_section(skills))
     if others and doors:
         sections.append(agents_section(others, doors, more=LISTING in {name for name, _ in shown}))
-    return "\n\n".join(section.strip("\n") for section in sections)
+    return tuple(sections)
 
 
 def abridged(system: str) -> str:

@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import field
 from typing import Any, Self
@@ -315,7 +316,22 @@ class Ground:
     lifted: Paths = field(default_factory=Paths)
 
 
+_MOST_COMPILED = 8
+_compiled: deque[tuple[Agent, Ground, Bounds, Scope]] = deque(maxlen=_MOST_COMPILED)
+"""The latest few: a parent's is asked for by each of its children."""
+
+
 def compile_scope(agent: Agent, ground: Ground, bounds: Bounds = Bounds()) -> Scope:  # noqa: B008  (a frozen value)
+    """As it was compiled a moment ago, where nothing of it differs."""
+    for known in tuple(_compiled):
+        if known[0] is agent and known[2] is bounds and known[1] == ground:
+            return known[3]
+    scope = _compile(agent, ground, bounds)
+    _compiled.appendleft((agent, ground, bounds, scope))
+    return scope
+
+
+def _compile(agent: Agent, ground: Ground, bounds: Bounds) -> Scope:
     """A definition without paths means the workspace, but for a child it means nothing: a child's paths were written
     into its preset, and one that lost them is not to gain by it."""
     root, paths, most = ground.root, agent.paths or Paths(), _placed(bounds.ceiling, ground.root)

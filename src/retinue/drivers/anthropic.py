@@ -6,14 +6,14 @@ from typing import Any
 
 import msgspec
 
-from retinue.domain.tool import spelled
+from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.transcript import Called, Entry, Said
 from retinue.domain.turn import Delta, Model, Reply, Request, Stop
 from retinue.drivers.assembly import Assembly, Slot, count
 from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
 from retinue.drivers.trouble import INCOMPLETE, by_name, quoted, trouble
-from retinue.drivers.wire import Place, Shape, body, encode, fields, not_an_object, plain
+from retinue.drivers.wire import Place, Shape, Tools, body, encode, fields, not_an_object, plain
 
 ANTHROPIC = "https://api.anthropic.com"
 VERSION = "2023-06-01"
@@ -82,6 +82,13 @@ def _may_think(entries: Sequence[Entry]) -> bool:
     return not thoughtless
 
 
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    return {"name": spelled(spec.name), "description": spec.description, "input_schema": spec.schema}
+
+
+_TOOLS = Tools(_tool)
+
+
 def _head(request: Request) -> bytes:
     model = request.model
     budget = BUDGETS.get(model.thinking or "", 0)
@@ -92,11 +99,7 @@ def _head(request: Request) -> bytes:
         temperature=None if budget else model.temperature,
         thinking={"type": "enabled", "budget_tokens": budget} if budget else None,
         cache_control={"type": "ephemeral"},
-        tools=[
-            {"name": spelled(spec.name), "description": spec.description, "input_schema": spec.schema}
-            for spec in request.tools
-        ]
-        or None,
+        tools=_TOOLS(request.tools),
         system=[_text(request.system)] if request.system.strip() else None,
     )
     return head + b'"messages":['

@@ -5,14 +5,14 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.tool import spelled
+from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Reply, Request, Stop
 from retinue.drivers.assembly import MAX_NAME, Assembly, Slot, count
 from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
 from retinue.drivers.trouble import INCOMPLETE, PASSING, by_name, quoted, trouble
-from retinue.drivers.wire import Place, Shape, body, encode, fields, not_an_object
+from retinue.drivers.wire import Place, Shape, Tools, body, encode, fields, not_an_object
 
 OPENAI = "https://api.openai.com/v1"
 EFFORTS = frozenset({"low", "medium", "high"})
@@ -75,7 +75,7 @@ def _head(request: Request, limit: str) -> bytes:
         temperature=model.temperature,
         **{limit: model.max_tokens},
         reasoning_effort=model.thinking if model.thinking in EFFORTS else None,
-        tools=[_tool(spelled(spec.name), spec.description, spec.schema) for spec in request.tools] or None,
+        tools=_TOOLS(request.tools),
     )
     head += b'"messages":['
     if request.system:
@@ -83,9 +83,12 @@ def _head(request: Request, limit: str) -> bytes:
     return head
 
 
-def _tool(name: str, description: str, schema: Mapping[str, Any]) -> dict[str, Any]:
-    function = {"name": name, "description": description, "parameters": schema}
+def _tool(spec: ToolSpec) -> dict[str, Any]:
+    function = {"name": spelled(spec.name), "description": spec.description, "parameters": spec.schema}
     return {"type": "function", "function": function}
+
+
+_TOOLS = Tools(_tool)
 
 
 def _unit(unit: Unit, place: Place) -> Sequence[Mapping[str, Any]]:

@@ -1,5 +1,6 @@
 """The bytes of a request: what was encoded for one turn is not encoded again for the next."""
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import field
 from typing import Any, cast
@@ -53,6 +54,26 @@ class Shape:
         head = self.head(request)
         self.heads[:] = [(made_for, head), *self.heads[: _HEADS - 1]]
         return head
+
+
+class Tools:
+    """How one provider writes a list of tools, with the latest that were written: agents that are told different things
+    may have the same tools."""
+
+    def __init__(self, tool: Callable[[ToolSpec], Mapping[str, Any]]) -> None:
+        self._tool = tool
+        self._known: deque[tuple[tuple[ToolSpec, ...], msgspec.Raw]] = deque(maxlen=_HEADS)
+
+    def __call__(self, specs: tuple[ToolSpec, ...]) -> msgspec.Raw | None:
+        """None where there are none."""
+        if not specs:
+            return None
+        for known, written in tuple(self._known):
+            if known == specs:
+                return written
+        written = msgspec.Raw(encode([self._tool(spec) for spec in specs]))
+        self._known.appendleft((specs, written))
+        return written
 
 
 class Sealed:

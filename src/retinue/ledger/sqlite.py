@@ -21,7 +21,7 @@ from retinue.errors import Failed
 from retinue.ledger.aside import Aside
 from retinue.ledger.file import PATIENCE_SECONDS, PAUSES, is_busy, meaning, opened
 from retinue.ledger.mount import WAL, kind_of
-from retinue.ledger.tx import LookingTx, SqliteTx
+from retinue.ledger.tx import Known, LookingTx, SqliteTx
 from retinue.ports import Tx
 
 T = TypeVar("T")
@@ -77,6 +77,8 @@ class SqliteLedger:
         self._done_now = False
         """A step was carried out in this very round of the loop."""
         self._version = -1
+        self._view: LookingTx | None = None
+        """What those who look in this very round of the loop see: one transaction serves them all."""
 
     async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         """Runs the step in the next group commit; when this returns it is on disk. What the step raises undoes
@@ -106,14 +108,16 @@ class SqliteLedger:
                 wish.future.exception()  # whoever is stopped in this moment does not ask for it
 
     async def look(self, step: Callable[[Tx], T]) -> T:
-        """Reads a consistent state, without waiting for any commit: by a second connection while one is made."""
+        """Reads a consistent state, without waiting for any commit: by a second connection while one is made. What was
+        committed before is always seen."""
         await self._ready()
         until = time.monotonic() + self._patience
         attempt = 0
         while True:
             try:
-                return self._looked(step)
+                return step(self._view or self._viewed())
             except sqlite3.Error as error:
+                self._looked()
                 if not is_busy(error) or time.monotonic() >= until:
                     raise meaning(error, self.path) from error
             await asyncio.sleep(_pause(attempt))
@@ -123,6 +127,7 @@ class SqliteLedger:
         """Whether anybody, here or elsewhere, has written anything since this was asked last: a matter of a microsecond.
         What cannot be asked counts as changed."""
         seen, self._version = self._version, -1
+        self._looked()
         if self._connections is not None:
             with suppress(sqlite3.Error):
                 self._version = self._reader.execute("PRAGMA data_version").fetchone()[0]
@@ -139,6 +144,7 @@ class SqliteLedger:
         if self._opening is not None:
             await asyncio.wait([self._opening])
         await self._quiet.wait()
+        self._looked()
         if self._connections is not None:
             connections, self._connections = self._connections, None
             gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -190,6 +196,7 @@ class SqliteLedger:
         self._begin(batch, 0)
 
     def _begin(self, batch: _Batch, attempt: int) -> None:
+        self._looked()
         try:
             self._writer.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -204,9 +211,12 @@ class SqliteLedger:
         writer = self._writer
         alone = len(batch.wishes) == 1
         before = writer.total_changes
+        known = Known()
         try:
             for wish in batch.wishes:
-                _stepped(wish, writer, self.path, alone=alone)
+                _stepped(wish, writer, SqliteTx(writer, self.path, known), alone=alone)
+                if wish.error is not None:
+                    known.forget()  # what was read of it may have been undone
             undone = alone and batch.wishes[0].error is not None
             if unchanged := not undone and writer.total_changes == before:
                 # There is nothing to sync, and so no reason to leave the loop.
@@ -236,6 +246,7 @@ class SqliteLedger:
 
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         """Listeners hear before those who waited go on, and those who go on can join the next batch."""
+        self._looked()
         loop = asyncio.get_running_loop()
         if error is None and self._listen is not None:
             for wish in batch.wishes:
@@ -256,15 +267,19 @@ class SqliteLedger:
         else:
             self._quiet.set()
 
-    def _looked(self, step: Callable[[Tx], T]) -> T:
+    def _viewed(self) -> LookingTx:
         # What the writer has written is in its memory, and only the other would have to read it from the file again.
         reader = self._writer if self._quiet.is_set() else self._reader
         reader.execute("BEGIN")
-        try:
-            return step(LookingTx(reader, self.path))
-        finally:
-            if reader.in_transaction:
-                reader.execute("ROLLBACK")
+        self._view = LookingTx(reader, self.path)
+        asyncio.get_running_loop().call_soon(self._looked)
+        return self._view
+
+    def _looked(self) -> None:
+        """Whoever looks from here on sees what has been committed meanwhile."""
+        view, self._view = self._view, None
+        if view is not None:
+            view.end()
 
     @property
     def _writer(self) -> sqlite3.Connection:
@@ -280,10 +295,9 @@ class SqliteLedger:
         return self._connections
 
 
-def _stepped(wish: _Wish, writer: sqlite3.Connection, path: Path, *, alone: bool) -> None:
+def _stepped(wish: _Wish, writer: sqlite3.Connection, tx: SqliteTx, *, alone: bool) -> None:
     """In a savepoint of its own, where others share the transaction. Raises only when the whole transaction is gone, as
     it is on a full disk."""
-    tx = SqliteTx(writer, path)
     if not alone:
         writer.execute("SAVEPOINT step")
     try:

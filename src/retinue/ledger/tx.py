@@ -2,6 +2,7 @@
 
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -16,26 +17,60 @@ from retinue.ledger import approvals, deeds, deliveries, rows, runs, watches
 from retinue.ledger.file import damaged
 
 T = TypeVar("T")
+Count = tuple[Status | None, str | None, str | None]
+"""What was counted: status, root and requester, None for any."""
 
 _EMIT = f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES ({', '.join('?' * len(rows.EVENT))})"  # noqa: S608  (the same)
 _HEAR = f"SELECT seq, {', '.join(rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
 
 
+@dataclass(slots=True)
+class Known:
+    """What was found in a transaction, as long as it is so: a thousand siblings ask for one parent, and how many are
+    running, and nobody else writes meanwhile."""
+
+    runs: dict[str, Run] = field(default_factory=dict[str, Run])
+    counts: dict[Count, int] = field(default_factory=dict[Count, int])
+
+    def born(self, run: Run) -> None:
+        for (status, root, requester), count in self.counts.items():
+            if (
+                (status is None or run.status is status)
+                and (root is None or run.root == root)
+                and (requester is None or run.ask.requester == requester)
+            ):
+                self.counts[status, root, requester] = count + 1
+
+    def moved(self, run_id: str) -> None:
+        self.runs.pop(run_id, None)
+        self.counts.clear()
+
+    def forget(self) -> None:
+        self.runs.clear()
+        self.counts.clear()
+
+
 class SqliteTx:
     """Alone in its savepoint. What it emits is handed on only when the step's commit is on disk."""
 
-    __slots__ = ("_connection", "_path", "emitted")
+    __slots__ = ("_connection", "_known", "_path", "emitted")
 
-    def __init__(self, connection: sqlite3.Connection, path: Path) -> None:
+    def __init__(self, connection: sqlite3.Connection, path: Path, known: Known | None = None) -> None:
         self._connection = connection
         self._path = path
+        self._known = known or Known()
         self.emitted: list[Event] = []
 
     def run(self, run_id: str, *, family: bool = False) -> Run | None:
+        if not family and (known := self._known.runs.get(run_id)) is not None:
+            return known
         found = runs.one(self._connection, run_id)
         if found is None:
             return None
-        return self._read(found, runs.children(self._connection, found[0]) if family else ())
+        if family:
+            return self._read(found, runs.children(self._connection, found[0]))
+        read = self._known.runs[run_id] = self._read(found, ())
+        return read
 
     def run_by_key(self, ask_key: str) -> Run | None:
         found = runs.by_key(self._connection, ask_key)
@@ -44,9 +79,11 @@ class SqliteTx:
     def add_run(self, run: Run) -> None:
         """The ask's key and the run's id are both unique; the children are whoever names this run as parent."""
         runs.add(self._connection, run)
+        self._known.born(run)
 
     def set_run(self, run: Run) -> None:
         """The children stay whoever names this run as parent, whatever the value says."""
+        self._known.moved(run.id)
         runs.put(self._connection, run)
 
     def runs(self, *, family: bool = False, **wishes: Any) -> list[Run]:
@@ -66,7 +103,10 @@ class SqliteTx:
     def count(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None
     ) -> int:
-        return runs.count(self._connection, status, root=root, requester=requester)
+        counts, key = self._known.counts, (status, root, requester)
+        if (known := counts.get(key)) is None:
+            known = counts[key] = runs.count(self._connection, status, root=root, requester=requester)
+        return known
 
     def delivery(self, delivery_id: str) -> Delivery | None:
         return self._whole(lambda: deliveries.one(self._connection, delivery_id))
@@ -157,6 +197,11 @@ class LookingTx(SqliteTx):
     """The same view, for reading only."""
 
     __slots__ = ()
+
+    def end(self) -> None:
+        """Whoever looks next sees what was committed meanwhile."""
+        if self._connection.in_transaction:
+            self._connection.execute("ROLLBACK")
 
     def add_run(self, run: Run) -> None:
         raise TypeError(f"a look only reads: use do to add run {run.id}")

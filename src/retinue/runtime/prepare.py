@@ -10,7 +10,7 @@ from retinue.domain.ceiling import Bounds
 from retinue.domain.change import replace
 from retinue.domain.level import Level
 from retinue.domain.program import PROGRAMS
-from retinue.domain.prompt import MESSAGE, system_prompt
+from retinue.domain.prompt import MESSAGE, means, spoken
 from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.session import Session
@@ -97,17 +97,16 @@ async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _
     having = () if found.model.driver in PROGRAMS else tuple(offered(ports.tools, scope).values())
     doors = any(_door(tool) for tool in having)
     named = _named(scope, session, ports) if doors else ()
-    tools, system = _told(
+    tools, words = _told(
         _Telling(
-            agent=found.agent,
             having=having,
             named=named,
             others=tuple(peers(session.agent, named, ports)),
-            below=session.depth
-            > 0,  # in a conversation of its own an agent is itself, whoever asks for the run
             skills=scope.shelf,
         )
     )
+    # In a conversation of its own an agent is itself, whoever asks for the run.
+    system = spoken(found.agent, words, depth=int(session.depth > 0))
     plan = Plan(
         agent=found.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=found.model
     )
@@ -124,36 +123,33 @@ def _door(tool: Tool) -> bool:
 
 @value
 class _Telling:
-    """All that a model is told beside the conversation, before it is put into words."""
+    """What a model is told that it has, before it is put into words."""
 
-    agent: Agent
     having: tuple[Tool, ...]
     named: tuple[Agent, ...]
     others: tuple[Agent, ...]
-    below: bool
     skills: Sequence[Skill]
 
 
-_known_words: deque[tuple[_Telling, tuple[tuple[ToolSpec, ...], str]]] = deque(maxlen=MOST_TOLD)
+_Words = tuple[tuple[ToolSpec, ...], tuple[str, ...]]
+_known_words: deque[tuple[_Telling, _Words]] = deque(maxlen=MOST_TOLD)
 """The latest few: thousands of children are told what their siblings were."""
 
 
-def _told(telling: _Telling) -> tuple[tuple[ToolSpec, ...], str]:
+def _told(telling: _Telling) -> _Words:
     for known, words in tuple(_known_words):
         if known == telling:
             return words
     names = [each.name for each in telling.named]
     tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in telling.having)
-    system = system_prompt(
-        telling.agent,
+    words = means(
         [(tool.name, tool.description) for tool in tools],
-        depth=int(telling.below),
         skills=telling.skills,
         others=telling.others,
         doors=[tool.spec.name for tool in telling.having if _door(tool)],
     )
-    _known_words.appendleft((telling, (tools, system)))
-    return tools, system
+    _known_words.appendleft((telling, (tools, words)))
+    return tools, words
 
 
 def _naming(tool: Tool, names: list[str]) -> ToolSpec:

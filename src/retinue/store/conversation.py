@@ -163,13 +163,17 @@ class FileConversation:
     def load(self) -> None:
         """Reads the file for the first time; a torn tail is cut aside now and never later, and a plan that never reached
         the disk is written anew."""
+        if self.session.path not in self._threads.settled:
+            self._mend_plan()
+        reading, self.torn = self._file.open(names.torn(self._chance.now()))
+        self._adopt(reading)
+
+    def _mend_plan(self) -> None:
         with suppress(OSError, NoRoom):
             if blank(read_file(names.PLAN, directory=self._directory)):
                 replace_file(
                     f"{self.session.path}/{names.PLAN}", write_plan(self.session), token=self.session.id
                 )
-        reading, self.torn = self._file.open(names.torn(self._chance.now()))
-        self._adopt(reading)
 
     def successor(self, session: Session, directory: int) -> "FileConversation | None":
         """What was closed, opened anew under another lock, when its files are still as they were left."""

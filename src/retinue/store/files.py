@@ -38,7 +38,7 @@ from retinue.store.lock import alone, held, hold
 from retinue.store.page import Pages, Span
 from retinue.store.presets import Presets
 from retinue.store.resident import Residents
-from retinue.store.settling import settle
+from retinue.store.settling import Settling
 from retinue.store.shelf import Shelf, top_folder
 from retinue.store.survey import Survey, entries_of, everything, survey, text_of
 from retinue.store.sweep import sweep
@@ -59,10 +59,13 @@ _CHANGEABLE = frozenset({"name", "pinned_at", "attributes", "preset_hash", "alia
 class FileStore:
     """Implements `ports.Store`."""
 
-    def __init__(self, root: Path, chance: Chance, *, window: int = WINDOW) -> None:
+    def __init__(
+        self, root: Path, chance: Chance, *, window: int = WINDOW, threads: Threads | None = None
+    ) -> None:
         self.root = root
         self._chance = chance
-        self._threads = Threads()
+        self._threads = threads or Threads()
+        self._settling = Settling(self._threads)
         self._residents = Residents(chance, self._threads, window=window)
         self._pages = Pages()
         self._surveys: dict[str, tuple[Stamp, Survey]] = {}
@@ -84,13 +87,21 @@ class FileStore:
 
     async def create(self, new: NewSession) -> Session:
         """On disk when this returns: a run that is acknowledged finds it after a loss of power."""
-        if new.name is not None:
-            return await self._threads.through(lambda: self._settled(self._named(new), new), long=True)
-        built = await self._threads.do(lambda: self._built(new), quick=True)
+        if new.name is None:
+            built = await self._threads.do(lambda: self._built(new), quick=True)
+        else:
+            built = await self._threads.through(lambda: self._named(new), long=True)
+        session = built.session
         try:
-            return await self._threads.through(lambda: self._settled(built, new), long=True)
+            await self._settling.settled(built)
+        except OSError as error:
+            shutil.rmtree(top_folder(session), ignore_errors=True)
+            raise no_room(session.path, error) from error
         finally:
             built.close()
+        self._presets.wrote(session, new.preset)
+        self._shelf.touched(session.path)
+        return self._shelf.put(session)
 
     async def find(self, ref: str) -> Session:
         known = self._shelf.unchanged(ref) or self._shelf.at_the_same(ref)
@@ -242,19 +253,6 @@ class FileStore:
         with alone(os.path.join(self._shelf.root, names.CHANGES)):
             self._free_name(new.name or "", None)
             return folder.build(self._shelf.root, new, self._chance)
-
-    def _settled(self, built: folder.Built, new: NewSession) -> Session:
-        session = built.session
-        try:
-            settle(session, self._threads, opened=built.opened)
-        except OSError as error:
-            shutil.rmtree(top_folder(session), ignore_errors=True)
-            raise no_room(session.path, error) from error
-        finally:
-            built.close()
-        self._presets.wrote(session, new.preset)
-        self._shelf.touched(session.path)
-        return self._shelf.put(session)
 
     def _make_root(self) -> None:
         try:

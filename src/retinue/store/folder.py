@@ -44,6 +44,8 @@ _LAG = timedelta(seconds=1)
 _MOST_OF_ONE_NAME = 1_000_000
 _MOST_REMEMBERED = 1_000
 _TRIED: dict[str, int] = {}
+_MADE: set[str] = set()
+"""Folders of sessions that were there a moment ago: whoever finds one gone makes it anew."""
 
 Stamps = tuple[Stamp | None, Stamp | None, Stamp | None]
 
@@ -102,7 +104,9 @@ def build(root: str, new: NewSession, chance: Chance) -> Built:
     )
     try:
         try:
-            _make(where)
+            if where not in _MADE:
+                _make(where)
+                _remember(where)
             return _built(session, root, where, new.preset)
         except FileNotFoundError:
             _make_room(root, where, parent)
@@ -118,6 +122,12 @@ def _make_room(root: str, where: str, parent: Session | None) -> None:
         raise NotFound(f"The folder of the parent session is gone: {parent.path}")
     _make(f"{root}/{names.STAGING}")
     _make(where)
+
+
+def _remember(where: str) -> None:
+    if len(_MADE) > _MOST_REMEMBERED:
+        _MADE.clear()
+    _MADE.add(where)
 
 
 def _make(folder: str) -> None:

@@ -5,6 +5,7 @@
 
 import errno
 import os
+import stat as kinds
 import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
@@ -66,12 +67,25 @@ class SessionFile:
 
     def open(self, torn_name: str) -> tuple[Reading, str | None]:
         """The file as it stands, without a torn tail; that is kept beside it under the name given back."""
+        if self._newborn():
+            return Reading(), None
         torn, reading = self._steadily(self._whole)
         kept = None if torn is None else self._cut(torn, torn_name)
         if reading is None:
             reading = self._steadily(self._read)
         self._synced = not self.empty or self._session.path in self._threads.settled
         return self._understood(reading), kept
+
+    def _newborn(self) -> bool:
+        """Whether this process has made the session, and nobody has said anything in it."""
+        if self._session.path not in self._threads.settled:
+            return False
+        try:
+            found = os.stat(names.SESSION, dir_fd=self._directory)
+        except OSError:
+            return False
+        self._stamp = stamp(found)
+        return self.empty and kinds.S_ISREG(found.st_mode)
 
     def taken_up(self, session: Session, directory: int) -> bool:
         """Goes on below another descriptor of the same folder, when the file is still as it was left."""

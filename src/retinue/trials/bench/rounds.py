@@ -69,12 +69,12 @@ async def measure(ground: Ground, work: Work) -> None:
 
 @asynccontextmanager
 async def on_stage(ground: Ground, system: System) -> AsyncGenerator[Subject]:
-    """A process of the system in a folder of its own, which goes with it."""
-    with tempfile.TemporaryDirectory(dir=ground.place, prefix=f"{system.name}-") as folder:
-        place = Path(folder)
-        furnish(place)
-        async with started(system, ground.place / f"{system.name}.log", place) as subject:
-            yield subject
+    """A process of the system in a folder of its own. The folder stays until all is measured: where many files were
+    taken away a moment ago, ext4 is long at making new ones, and that would be somebody else's cost."""
+    place = Path(tempfile.mkdtemp(dir=ground.place, prefix=f"{system.name}-"))
+    furnish(place)
+    async with started(system, ground.place / f"{system.name}.log", place) as subject:
+        yield subject
 
 
 def _missing(ground: Ground, work: Work, system: System) -> bool:
