@@ -582,3 +582,56 @@ async def test_runs_are_found_by_reason_and_their_owners_by_state(ledger: Ledger
     found = await ledger.look(lambda tx: tx.runs(reason=Reason.USER_CANCEL))
     assert [run.id for run in found] == ["asked"]
     assert await ledger.look(lambda tx: tx.owners([Status.RUNNING, Status.WAITING])) == {"p1", "p2"}
+
+
+async def test_whoever_looks_after_a_step_sees_it_though_others_looked_in_the_same_moment(ledger: AnyLedger):
+    await ledger.do(added(a_run("r1")))
+    for turns in range(1, 30):
+        before, _, after = await asyncio.gather(
+            ledger.look(lambda tx: tx.run("r1")),
+            ledger.do(lambda tx, turns=turns: tx.set_run(a_run("r1", turns=turns))),
+            _after(ledger, turns),
+        )
+        assert before is not None
+        assert (before.turns, after) == (turns - 1, turns)
+
+
+async def _after(ledger: AnyLedger, turns: int) -> int:
+    """What is seen once the ledger has been written to again."""
+    await ledger.do(lambda tx: tx.emit(an_event("run.state", turns=turns)))
+    found = await ledger.look(lambda tx: tx.run("r1"))
+    assert found is not None
+    return found.turns
+
+
+async def test_what_one_step_changes_the_next_of_the_same_moment_reads_and_counts(ledger: AnyLedger):
+    def seen(tx: Tx) -> tuple[int, int, int]:
+        run = tx.run("r1")
+        running = tx.count(Status.RUNNING)
+        return (0 if run is None else run.turns), running, tx.count(root="r1")
+
+    def undone(tx: Tx) -> None:
+        tx.set_run(a_run("r1", turns=9, status=Status.RUNNING, root="r1"))
+        tx.add_run(a_run("r9", root="r1", status=Status.RUNNING))
+        assert seen(tx) == (9, 3, 3)
+        raise ValueError("no")
+
+    def born(name: str) -> Callable[[Tx], tuple[int, int, int]]:
+        def step(tx: Tx) -> tuple[int, int, int]:
+            seen(tx)
+            tx.add_run(a_run(name, root="r1", status=Status.RUNNING))
+            return seen(tx)
+
+        return step
+
+    def moved(tx: Tx) -> tuple[int, int, int]:
+        tx.set_run(a_run("r1", turns=1, root="r1", status=Status.DONE, ended_at=AT))
+        return seen(tx)
+
+    await ledger.do(added(a_run("r1", root="r1", status=Status.RUNNING)))
+    found = await asyncio.gather(
+        ledger.do(seen), ledger.do(born("r2")), ledger.do(undone), ledger.do(moved), ledger.do(seen),
+        return_exceptions=True,
+    )  # fmt: skip
+    assert (found[0], found[1], found[3], found[4]) == ((0, 1, 1), (0, 2, 2), (1, 1, 2), (1, 1, 2))
+    assert isinstance(found[2], ValueError)

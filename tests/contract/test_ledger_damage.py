@@ -216,3 +216,20 @@ def test_a_quick_look_finds_a_page_that_is_gone(tmp_path: Path):
     assert quick_damage(path) is None
     spoil(path, 0)
     assert quick_damage(path)
+
+
+async def test_a_ledger_lets_go_only_when_whoever_goes_on_has_been_heard(tmp_path: Path):
+    """Those who were answered in the last moment ask again before it can."""
+    async with open_ledger(tmp_path / "ledger.db") as ledger:
+
+        async def asks(name: str) -> None:
+            for at in range(20):
+                await ledger.do(lambda tx, at=at: tx.add_run(a_run(f"{name} {at}")))
+
+        for turn in range(10):
+            at_work = [asyncio.ensure_future(asks(f"{turn} {number}")) for number in range(4)]
+            await asyncio.sleep(0)
+            async with asyncio.timeout(10):
+                await ledger.let_go()
+                await asyncio.gather(*at_work)
+        assert await ledger.look(lambda tx: tx.count()) == 10 * 4 * 20

@@ -19,10 +19,17 @@ from retinue.engine.chance import system_chance
 from retinue.store.files import FileStore
 
 
+LEFT = "<!-- user id=one -->\\nfirst words\\n"
+
+
 async def main() -> None:
     store = FileStore(Path(sys.argv[1]), system_chance())
     new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
     mine, other = await store.create(new), await store.create(new)
+    if sys.argv[2] == "found":
+        Path(mine.path, "session.md").write_text(LEFT)
+        store = FileStore(Path(sys.argv[1]), system_chance())
+        mine = await store.find(mine.id)
     async with store.open(other if sys.argv[3] == "beside" else mine) as talk:
         if sys.argv[3] == "beside":
             async with store.open(mine) as talk:
@@ -33,9 +40,14 @@ async def main() -> None:
 
 
 async def said(talk) -> None:
+    if sys.argv[2] == "found":
+        await talk.rest()
+        return
     await talk.append(Said(id="one", by="user", text="first words"), sync=False)
     if sys.argv[2] == "followed":
         await talk.append(Said(id="two", by="agent", text="second words"))
+    if sys.argv[2] == "again":
+        await talk.append(Said(id="one", by="user", text="first words"))
     if sys.argv[2] == "resting":
         await talk.rest()
 
@@ -64,6 +76,8 @@ def called(tmp_path: Path, *words: str) -> list[str]:
         ("followed", ["first", "second", "sync"]),
         ("resting", ["first", "line", "sync"]),
         ("closed", ["first", "sync"]),
+        ("again", ["first", "sync"]),
+        ("found", ["first", "sync"]),
     ],
 )
 def test_what_is_added_without_a_sync_is_on_disk_with_what_comes_next(

@@ -120,6 +120,21 @@ def test_a_dataclass_of_another_making_inherits_it() -> None:
     assert Written(text="a") == Written(text="a", by_hand=True)
 
 
+def test_a_kind_that_somebody_derived_plainly_makes_its_own() -> None:
+    class Slotted(Word):
+        __slots__ = ()
+
+    class Open(Word):
+        pass
+
+    for kind in (Slotted, Open):
+        made = kind(text="a")
+        assert (type(made), made.text, made.by) == (kind, "a", "me")
+        assert made == kind(text="a") != kind(text="b")
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(made, "text", "b")  # noqa: B010  (nobody may write it as an assignment)
+
+
 def test_what_checks_itself_does_so_when_it_is_whole() -> None:
     assert Careful(most=3).most == 3
     with pytest.raises(ValueError, match="turned round"):

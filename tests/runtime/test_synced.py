@@ -55,12 +55,19 @@ async def ponder() -> str:
     return "so"
 
 
+@tool(touches=("read", "path"))
+async def stamp_out(path: str) -> str:
+    """Names a file, and must not happen twice."""
+    return path
+
+
 @pytest.mark.parametrize(
     ("wishes", "waits"),
     [
         ((("ls", "{}"),), False),
         ((("ls", "{}"), ("read", '{"path": "a.txt"}')), False),
         ((("ponder", "{}"),), True),
+        ((("stamp_out", '{"path": "a.txt"}'),), True),
         ((("ls", "{}"), ("write", '{"path": "a.txt", "content": "x"}')), True),
         ((("nothing_like_it", "{}"),), True),
     ],
@@ -68,7 +75,7 @@ async def ponder() -> str:
 async def test_a_task_and_a_reply_that_only_reads_are_synced_with_what_follows(
     world: Any, wishes: tuple[tuple[str, str], ...], waits: bool
 ):
-    async with world.open(calls(*wishes, text="Look."), says("Done."), tools=[ponder]) as house:
+    async with world.open(calls(*wishes, text="Look."), says("Done."), tools=[ponder, stamp_out]) as house:
         store = Noted(house.store)
         ports = replace(house.ports, store=store)
         house.engine.start(orders(ports, lambda _, error: house.crashes.append(error), lambda _: True))

@@ -5,6 +5,7 @@ import json
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import field
+from functools import lru_cache
 from typing import Any, Self
 
 from retinue.domain import command
@@ -277,8 +278,8 @@ class Scope:
             "write": self.write,
             "granted": self.granted,
             "deny": self.deny,
-            "closed": self.closed,
-            "guarded": self.guarded,
+            "closed": _of_many(self.closed),
+            "guarded": _of_many(self.guarded),
             "house": self.house,
             "root": self.root,
             "made": self.made,
@@ -294,7 +295,17 @@ class Scope:
             facts["watches"] = True
         if self.exposure is not Exposure.TOOLS:
             facts["skills"] = [self.exposure, self.skills.facts(), [each.as_json() for each in self.shelf]]
-        return hashlib.sha256(json.dumps(facts, sort_keys=True).encode()).hexdigest()[:16]
+        return _hashed(json.dumps(facts, sort_keys=True))
+
+
+def _hashed(text: str) -> str:
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@lru_cache(maxsize=64)
+def _of_many(patterns: Globs) -> str:
+    """Hundreds that are the same for nearly every scope."""
+    return _hashed(json.dumps(patterns))
 
 
 @value

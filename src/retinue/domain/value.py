@@ -56,16 +56,41 @@ def _init(kind: type, fields: Sequence[Field]) -> Callable[..., None]:
     """Names of ours are no names of fields: those begin with a letter."""
     names: dict[str, Any] = {"_kind": kind, "_draft": draft_of(kind), "_turned": _CLASS.__set__}
     lines = [each for field in fields if (each := _line(field, names))]
-    lines = ["_turned(self, _draft)", *lines, "self.__class__ = _kind"]
+    given = [each for each in fields if each.init]
+    names["_by_itself"] = _by_itself(fields)
+    said = ", ".join(f"{each.name}={each.name}" for each in given)
+    lines = [
+        f"if self.__class__ is not _kind: return _by_itself(self, {said})",
+        "_turned(self, _draft)",
+        *lines,
+        "self.__class__ = _kind",
+    ]
     if hasattr(kind, "__post_init__"):
         lines.append("self.__post_init__()")
-    given = [each for each in fields if each.init]
     head = ", ".join(["self", *(["*"] if given else []), *(each.name for each in given)])
     init = written(f"({head})", lines, names)
     init.__kwdefaults__ = {each.name: _default(each) for each in given if _default(each) is not _NONE}
     init.__name__, init.__qualname__ = "__init__", f"{kind.__qualname__}.__init__"
     init.__module__ = kind.__module__
     return init
+
+
+def _by_itself(fields: Sequence[Field]) -> Callable[..., None]:
+    """How one of a kind that somebody derived without this decorator is made: it has no draft."""
+
+    def made(self: Any, **given: Any) -> None:
+        for each in fields:
+            fact = given.get(each.name, _NEW)
+            if fact is _NEW and each.default_factory is not _NONE:
+                fact = each.default_factory()
+            elif fact is _NEW:
+                fact = each.default
+            if fact is not _NONE:
+                object.__setattr__(self, each.name, fact)
+        if hasattr(self, "__post_init__"):
+            self.__post_init__()
+
+    return made
 
 
 def _line(field: Field, names: dict[str, Any]) -> str:

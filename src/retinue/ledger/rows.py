@@ -189,7 +189,8 @@ def _written(ask: Ask) -> str:
     try:
         return _ENCODER.encode(_KEPT(*facts)).decode()
     except UnicodeEncodeError:
-        return _written(_whole_ask(ask))
+        kept = msgspec.to_builtins(_KEPT(*facts))
+        return _ENCODER.encode(_whole_data(kept)).decode()
 
 
 def _read(text: str, task: str | None) -> Ask:
@@ -205,11 +206,6 @@ def _decoded(text: str, task: str | None) -> Ask:
 
 
 _remembered = lru_cache(maxsize=512)(_decoded)
-
-
-def _whole_ask(ask: Ask) -> Ask:
-    facts = ((field.name, getattr(ask, field.name)) for field in fields(ask))
-    return replace(ask, **{name: whole(fact) for name, fact in facts if isinstance(fact, str)})
 
 
 def _whole_data(value: Any) -> Any:

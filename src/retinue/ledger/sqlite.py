@@ -143,7 +143,8 @@ class SqliteLedger:
         """Finishes as well, and the next use opens the file anew: between the two another may stand in its place."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
-        await self._quiet.wait()
+        while not self._quiet.is_set():
+            await self._quiet.wait()  # whoever went on in the same moment may have asked for more
         self._looked()
         if self._connections is not None:
             connections, self._connections = self._connections, None

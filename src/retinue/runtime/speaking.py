@@ -7,6 +7,7 @@ from contextlib import suppress
 from retinue.domain.change import replace
 from retinue.domain.deed import Deed
 from retinue.domain.prompt import abridged
+from retinue.domain.tool import Effect
 from retinue.domain.transcript import Called, Notice, Said
 from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
 from retinue.errors import RetinueError
@@ -109,7 +110,8 @@ class Speaking:
             return False
         tools = self._desk.ports.tools
         return all(
-            (tool := tools.get(wish.tool)) is not None and tool.touch == "read" for wish in reply.wishes
+            (tool := tools.get(wish.tool)) is not None and tool.touch == "read" and tool.effect is Effect.READ
+            for wish in reply.wishes
         )
 
     def _called_for(self, wish: Wish, at: str) -> Called:

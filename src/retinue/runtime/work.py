@@ -201,7 +201,6 @@ class _Work:
                 await self.speaking.kept(talk)
                 continue
             said, calls = await self.speaking.saved(reply, talk)
-            await self._kept()
             if outcome := await self._over(said, calls, talk, plan) or await self._called(calls, talk, plan):
                 return outcome
 
@@ -336,6 +335,7 @@ class _Work:
                 await self.desk.add(talk, *unmade)
         elif calls:
             self.expects = True
+            await self._kept()
             if self.leaving is not None:
                 return await self.leaving.called(calls, talk, self.calling)
             await self.calling.made(calls, talk, plan)

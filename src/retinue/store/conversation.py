@@ -213,6 +213,8 @@ class FileConversation:
         with _Alone(self):
             fresh = {key: entry for entry in entries if (key := _key(entry)) not in self._present}
             if not fresh:
+                if sync and self._file.loose:
+                    self._file.sync()
                 return
             self._own.update(fresh)
             try:

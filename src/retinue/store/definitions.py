@@ -17,6 +17,7 @@ from retinue.domain.agent import (
     Triggers,
     WorkspacePolicy,
 )
+from retinue.domain.change import replace
 from retinue.domain.rule import Rule
 from retinue.domain.value import value
 from retinue.domain.workspace import Isolation
@@ -26,6 +27,8 @@ from retinue.store.fields import Partial, Reading, interpret
 from retinue.store.strict_yaml import Document, Mistake
 from retinue.store.textfile import MAX_BYTES as MAX_FILE_BYTES
 from retinue.store.values import Wrong
+
+_TWICE = "has a prompt both in a field and below the front matter; keep one of the two"
 
 
 @value
@@ -49,30 +52,43 @@ def parse_preset(text: str, where: str, *, name: str = "preset") -> Agent:
 
 @lru_cache(maxsize=1024)
 def _preset(text: str, name: str) -> Agent:
-    partial = partial_of(markdown(text))
-    if "prompt_path" in partial:
+    front, body = halves(text)
+    (silent, elsewhere), prompt = _silent(front, name), prompt_of(body)
+    if prompt and (silent.prompt or elsewhere):
+        raise Mistake(1, _TWICE)
+    if elsewhere:
         raise Wrong(("promptPath",), "a preset holds its prompt itself; put the text below the front matter")
-    return build(partial, partial.get("name") or name)
+    return replace(silent, prompt=prompt) if prompt else silent
+
+
+@lru_cache(maxsize=256)
+def _silent(front: str, name: str) -> tuple[Agent, bool]:
+    """What the fields say, and whether one of them says that the prompt is in another file. Children of one agent differ
+    in their system message; their fields are read once."""
+    partial = partial_of(fielded(front, ""))
+    return build(partial, partial.get("name") or name), "prompt_path" in partial
 
 
 def markdown(text: str) -> Written:
     """Raises Mistake, with the line of the file."""
+    return fielded(*halves(text))
+
+
+def halves(text: str) -> tuple[str, str]:
+    """The front matter and the body of a text that may be a definition."""
     check_text(text)
     try:
-        front, body = frontmatter.split(text)
+        return frontmatter.split(text)
     except BadDefinition as bad:
         raise Mistake(1, bad.problem) from bad
+
+
+def fielded(front: str, body: str) -> Written:
     try:
-        document = _document(front.replace("\r\n", "\n"))
+        document = strict_yaml.document(front.replace("\r\n", "\n"))
     except Mistake as mistake:
         raise Mistake(mistake.line + 1, mistake.problem) from mistake
     return written(document, body, first=2)
-
-
-@lru_cache(maxsize=256)
-def _document(front: str) -> Document:
-    """Children of one agent differ in their system message; their fields are read once, and only ever read."""
-    return strict_yaml.document(front)
 
 
 def written(document: Document, body: str, *, first: int) -> Written:
@@ -118,7 +134,7 @@ def partial_of(source: Written) -> Partial:
         return partial
     for key in ("prompt", "prompt_path"):
         if partial.get(key):
-            raise Mistake(1, "has a prompt both in a field and below the front matter; keep one of the two")
+            raise Mistake(1, _TWICE)
     return partial | {"prompt": source.body}
 
 

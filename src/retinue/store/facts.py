@@ -1,10 +1,10 @@
 """The small files that say who a session is: session.json, scope-plan.yml and branch-metadata.yml."""
 
-import json
 import re
 from collections.abc import Mapping
 from dataclasses import replace
 from datetime import UTC, datetime
+from json.encoder import encode_basestring_ascii as quoted
 from typing import Any, cast
 
 import msgspec
@@ -148,7 +148,7 @@ def write_plan(session: Session, *, updated: datetime | None = None) -> bytes:
         "preset": session.agent,
     }
     return "".join(
-        f"{key}: {json.dumps(value)}\n" for key, value in lines.items() if value is not None
+        [f"{key}: {quoted(value)}\n" for key, value in lines.items() if value is not None]
     ).encode()
 
 
@@ -181,7 +181,7 @@ def read_plan(data: bytes, where: str) -> Mapping[str, str]:
 def write_branch(parent: str, created: datetime, position: int) -> bytes:
     """branch-metadata.yml: where a branch left its parent."""
     return (
-        f"parent_branch: {json.dumps(parent)}\ncreated: {json.dumps(iso(created))}\n"
+        f"parent_branch: {quoted(parent)}\ncreated: {quoted(iso(created))}\n"
         f"branch_point_position: {position}\n"
     ).encode()
 

@@ -99,7 +99,7 @@ class FileStore:
             raise no_room(session.path, error) from error
         finally:
             built.close()
-        self._presets.wrote(session, new.preset)
+        self._presets.wrote(session, new.preset, built.preset)
         self._shelf.touched(session.path)
         return self._shelf.put(session)
 

@@ -18,7 +18,7 @@ from retinue.domain.session import NewSession, Session, child_slug, top_slug
 from retinue.domain.value import value
 from retinue.errors import BadDefinition, NotFound, Usage
 from retinue.store import names
-from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp_of, write_all
+from retinue.store.disk import Stamp, no_room, read_file, read_start, stamp, stamp_of, write_all
 from retinue.store.facts import (
     Facts,
     ceilings_of,
@@ -64,6 +64,8 @@ class Built:
     """A session whose folder is complete under its name, and not yet on disk."""
 
     session: Session
+    preset: Stamp
+    """Of preset.md as it was written, before anybody could find it."""
     opened: list[int]
     """Descriptors of what must be on disk, in the order in which it is synced."""
 
@@ -159,6 +161,7 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Built:
     opened = [os.open(inner, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)]
     try:
         opened.insert(0, _made(f"{inner}/{names.PRESET}", preset.encode("utf-8", "surrogateescape")))
+        written = stamp(os.fstat(opened[0]))
         named, facts = _named(session, where, temporary, inner)
     except BaseException:
         for each in opened:
@@ -167,7 +170,7 @@ def _build(session: Session, where: str, temporary: str, preset: str) -> Built:
     opened.insert(1, facts)
     folder = f"{where}/{named.slug}"
     path = f"{folder}/{names.BRANCHES}/{session.branch}" if session.top else folder
-    return Built(session=replace(named, path=path), opened=opened)
+    return Built(session=replace(named, path=path), preset=written, opened=opened)
 
 
 def _named(session: Session, where: str, temporary: str, inner: str) -> tuple[Session, int]:

@@ -34,13 +34,11 @@ class Presets:
             self._keep(session, now, found)
         return found
 
-    def wrote(self, session: Session, text: str) -> None:
-        """The file is new, and nobody but its maker has heard of it: what it says need not be read."""
+    def wrote(self, session: Session, text: str, stamp: Stamp) -> None:
+        """The file was made with this text, and looked like this then: as long as it does, it need not be read."""
         with suppress(BadDefinition, UnicodeEncodeError):
             text.encode()
-            now = stamp_of(_file(session))
-            if now is not None:
-                self._keep(session, now, _understood(session, text))
+            self._keep(session, stamp, _understood(session, text))
 
     def _keep(self, session: Session, now: Stamp, found: tuple[Agent, str]) -> None:
         if len(self._known) >= _MOST_KEPT:

@@ -22,7 +22,6 @@ from retinue.store.disk import (
     open_file,
     stamp,
     stamp_of,
-    sync_path,
     unused,
     write_all,
 )
@@ -60,7 +59,9 @@ class SessionFile:
         """Where a blank open user line starts: it is no entry, so what is added takes its place."""
         self._synced = True
         self.loose = False
-        """Whether entries were added that are not synced yet: the next sync takes them along."""
+        """Whether anything stands there that may not be synced yet: the next sync takes it along."""
+        self._loose_from: int | None = None
+        """Where what this process has added so begins."""
         self._file = -1
         self._inode = (-1, -1)
         """Of the file that is open to be written, as long as it is."""
@@ -73,6 +74,7 @@ class SessionFile:
         kept = None if torn is None else self._cut(torn, torn_name)
         if reading is None:
             reading = self._steadily(self._read)
+        self.loose = not self.empty  # whoever wrote it may have died before it was synced
         self._synced = not self.empty or self._session.path in self._threads.settled
         return self._understood(reading), kept
 
@@ -192,10 +194,14 @@ class SessionFile:
     def sync(self) -> None:
         """All that stands there is on disk: so is what a person typed, before it is acted on."""
         try:
-            sync_path(self.path)
+            file = os.open(names.SESSION, os.O_RDONLY | os.O_CLOEXEC, dir_fd=self._directory)
+            try:
+                os.fsync(file)
+            finally:
+                os.close(file)
         except OSError as error:
             raise no_room(self.path, error) from error
-        self.loose = False
+        self._tight()
 
     def _writable(self, now: os.stat_result) -> bool:
         """Opens the file that has the name now, unless it is open already: nobody else gets its inode until then."""
@@ -203,8 +209,9 @@ class SessionFile:
             return True
         self.close()
         self._file = os.open(names.SESSION, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC, dir_fd=self._directory)
-        self._inode = (now.st_dev, now.st_ino)
-        return os.path.samestat(os.fstat(self._file), now)
+        opened = os.fstat(self._file)
+        self._inode = (opened.st_dev, opened.st_ino)
+        return os.path.samestat(opened, now)
 
     def _add(self, data: bytes, before: os.stat_result, *, sync: bool) -> bool:
         size = before.st_size
@@ -226,12 +233,24 @@ class SessionFile:
             if sync:
                 os.fsync(file)
                 self._sync_folder()
-            self.loose = not sync
+                self._tight()
+            elif not self.loose:
+                self.loose, self._loose_from = True, size
         except OSError as error:
-            with suppress(OSError):
-                os.ftruncate(file, size)
-            self._stamp = stamp(os.fstat(file))
+            self._cut_back(file, size)
             raise no_room(self.path, error) from error
+
+    def _tight(self) -> None:
+        self.loose, self._loose_from = False, None
+
+    def _cut_back(self, file: int, size: int) -> None:
+        """What could not be written was not said. Of what was added before and not synced nobody knows any more whether
+        the disk has it: it goes too, and is written anew, because the file looks changed then."""
+        before = self._loose_from
+        with suppress(OSError):
+            os.ftruncate(file, size if before is None else min(before, size))
+        self._stamp = stamp(os.fstat(file)) if before is None else None
+        self._loose_from = None
 
     def _sync_folder(self) -> None:
         """A folder that somebody made by other means reaches the disk together with its first acknowledged entry."""
