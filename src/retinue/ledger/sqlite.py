@@ -71,6 +71,9 @@ class SqliteLedger:
         self._waiting: list[_Wish] = []
         self._quiet = asyncio.Event()
         self._quiet.set()
+        self._leaving = asyncio.Event()
+        """Clear while the file is let go of: who comes then waits, or there would be no end of it."""
+        self._leaving.set()
         self._closed = False
         self._lonely = 1
         """How many batches in a row were of one step; the first has nothing to be compared with."""
@@ -143,16 +146,22 @@ class SqliteLedger:
         """Finishes as well, and the next use opens the file anew: between the two another may stand in its place."""
         if self._opening is not None:
             await asyncio.wait([self._opening])
-        while not self._quiet.is_set():
-            await self._quiet.wait()  # whoever went on in the same moment may have asked for more
-        self._looked()
-        if self._connections is not None:
-            connections, self._connections = self._connections, None
-            gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-            self._aside.do(lambda: _let_go(connections), lambda _, __: gone.set_result(None))
-            await gone
+        self._leaving.clear()
+        try:
+            while not self._quiet.is_set():
+                await self._quiet.wait()  # whoever went on in the same moment may have asked for more
+            self._looked()
+            if self._connections is not None:
+                connections, self._connections = self._connections, None
+                gone: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+                self._aside.do(lambda: _let_go(connections), lambda _, __: gone.set_result(None))
+                await gone
+        finally:
+            self._leaving.set()
 
     async def _ready(self) -> None:
+        if not self._leaving.is_set():
+            await self._leaving.wait()
         if self._connections is None or self._closed:
             await self._open()
 
