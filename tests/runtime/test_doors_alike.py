@@ -149,3 +149,73 @@ async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_defini
         await house.ask("Go.", agent="main")
         _, child = await quiet(house)
         assert [result.ok for result in await house.results(child)] == [False, False, False]
+
+
+async def test_whoever_is_as_deep_as_may_be_is_shown_no_tool_that_starts_others(world: Any):
+    for name in ("a", "b"):
+        world.agent(name, "tools: [agent, ls]\n")
+    first = calls(("agent", json.dumps({"agent_name": "b", "task_prompt": "Go."})))
+    asks = {"a": [first, says("Back." * 9)], "b": [says("Here. " * 9)]}
+    for deepest, shown in ((1, ["ls"]), (2, ["agent", "ls"])):
+        async with world.open(by_agent=asks, limits=Limits(max_depth=deepest)) as house:
+            await house.ask("Go.", agent="a")
+            await quiet(house)
+            _, below, _ = house.driver.asked
+            assert [spec.name for spec in below.request.tools] == shown
+
+
+async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a_child(world: Any):
+    """Shows: M16."""
+    world.agent("main")
+    world.agent("helper")
+    again = calls(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
+    asks = {"main": [again] * 20, "helper": [says("Nothing new, as I have said before.")] * 20}
+    async with world.open(by_agent=asks, limits=Limits(identical_calls=3)) as house:
+        await house.ask("Go.", agent="main")
+        runs = await quiet(house)
+        (stuck,) = [run for run in runs if run.agent == "main"]
+        assert (stuck.status, stuck.reason) == (Status.FAILED, "stuck")
+        assert len(runs) == 1 + 3
+        assert sum("this very call" in each.text for each in await house.results(stuck)) == 3
+
+
+async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_long_it_took(world: Any):
+    """Shows: C039, B018."""
+    world.agent("main")
+    world.agent("helper")
+    wish = calls(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
+    slow = [calls(("ponder", "{}")), says("Found, and here it is, in full.")]
+    gate = asyncio.Event()
+    async with world.open(
+        by_agent={"main": [wish, says("So.")], "helper": slow}, tools=[gated(gate)]
+    ) as house:
+        run = await house.ask("Go.", agent="main")
+        while not any(event.data.get("tool") == "ponder" for event in house.events):
+            await house.engine.change()
+        await asyncio.sleep(0.3)
+        gate.set()
+        await quiet(house)
+        (result,) = await house.results(run)
+        assert result.ms >= 300
+        own = [
+            event.kind for event in house.events if event.run == run.id and event.data.get("tool") == "agent"
+        ]
+        assert own == ["tool.started", "tool.ended"]
+        durable = await house.ports.ledger.look(lambda tx: tx.events(limit=100))
+        told = [event.kind for event in durable if event.kind.startswith("announcement.")]
+        assert told == ["announcement.posted", "announcement.delivered"]
+        ended = [event.data["result"] for event in durable if event.kind == "run.ended"]
+        assert ended == ["Found, and here it is, in full.", "So."]
+
+
+async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_price(world: Any):
+    """Shows: L021."""
+    world.agent("main")
+    door = calls(("sessions_spawn", json.dumps({"task": "Look."})))
+    for price, words in ((0.0125, " cost=$0.0125 "), (None, "")):
+        asks = {"Go.": [door, says("Sent."), says("Heard.")], "Look.": [says("Found.")]}
+        async with world.open(by_agent=asks, cost=lambda _, price=price: price) as house:
+            run = await house.ask("Go.", agent="main")
+            await quiet(house)
+            (told,) = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
+            assert (words in told, "cost=" in told) == (True, bool(words))

@@ -126,6 +126,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             with_prompt=with_prompt,
             subagents=config.subagents,
             keeps=config.keeps,
+            cost=self.cost,
             owner=self._owner.id,
             worker=self._worker,
             alive=self._owner_is_alive,

@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Any, Self
 
 from retinue.domain.change import replace
+from retinue.domain.price import dollars
 from retinue.domain.run import Reason, Run, Status, iso
 from retinue.domain.safe import safe_text
 from retinue.domain.value import value
@@ -120,19 +121,20 @@ def one_line(text: str) -> str:
     return " ".join(text.split())
 
 
-def announcement(run: Run, nonce: str) -> str:
+def announcement(run: Run, nonce: str, cost: float | None = None) -> str:
     """Envelope, then the door's exact text between two lines that nobody could have guessed."""
     words = WORDS.get(run.ask.door, _subagent)
-    return f"{envelope(run)}\n{block(words(run, harmless(run.text)), nonce)}"
+    return f"{envelope(run, cost)}\n{block(words(run, harmless(run.text)), nonce)}"
 
 
-def report(run: Run, text: str, nonce: str) -> str:
+def report(run: Run, text: str, nonce: str, cost: float | None = None) -> str:
     """The same for a call that waited: the child's own words, as data."""
-    return f"{envelope(run)}\n{block(harmless(text), nonce)}"
+    return f"{envelope(run, cost)}\n{block(harmless(text), nonce)}"
 
 
-def envelope(run: Run) -> str:
-    """What the runtime knows of the run, and the child cannot say: one line of JSON-like facts."""
+def envelope(run: Run, cost: float | None = None) -> str:
+    """What the runtime knows of the run, and the child cannot say: one line of JSON-like facts. What it cost is told
+    where its model has a price."""
     facts = {
         "run": run.id,
         "agent": run.agent,
@@ -141,6 +143,7 @@ def envelope(run: Run) -> str:
         "tool_calls": run.tool_calls,
         "tokens": f"{run.usage.input}/{run.usage.output}",
         "seconds": round((run.duration_ms or 0) / 1000, 1),
+        **({} if cost is None else {"cost": dollars(cost)}),
         "session": run.key,
         "transcript": run.path,
     }

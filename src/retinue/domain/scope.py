@@ -15,6 +15,7 @@ from retinue.domain.change import replace
 from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.exits import EXITS
 from retinue.domain.glob import first_match, matches
+from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.prompt import SYSTEM_PREFIX
 from retinue.domain.rule import Globs, Rule, Verdict, absolute, below, literal, named
 from retinue.domain.skill import SHELL, Skill, folders
@@ -71,6 +72,8 @@ class Scope:
     writable: bool = True
     depth: int = 0
     """0: a session that no other one started."""
+    deepest: int = HARD_DEPTH
+    """How deep the deepest may be that anybody starts: whoever is there starts nobody."""
     orchestrates: bool = False
     leaf: bool = False
     """It starts nobody, whatever its definition says."""
@@ -157,6 +160,13 @@ class Scope:
         if self.leaf:
             return False
         return self.depth == 0 or self.orchestrates or door in (*(self.tools.allow or ()), *self.exits)
+
+    @property
+    def too_deep(self) -> str:
+        """Why it starts nobody however it was named; empty: it may."""
+        if self.depth < self.deepest:
+            return ""
+        return f"it is {self.depth} deep, and {self.deepest} is the limit (limits.max_depth)"
 
     def path(self, real: str, wish: Wish = "read") -> Verdict:
         """`real` is the name of the file that was opened, never the name that was asked for."""
@@ -319,6 +329,8 @@ class Ground:
     tmp: str = ""
     child: bool = False
     depth: int = 0
+    deepest: int = HARD_DEPTH
+    """How deep the deepest may be that anybody starts."""
     leaf: bool = False
     """It was started to do one thing itself: it starts nobody."""
     watches: bool = False
@@ -372,6 +384,7 @@ def _compile(agent: Agent, ground: Ground, bounds: Bounds) -> Scope:
         tmp=ground.tmp,
         writable=ground.writable,
         depth=ground.depth,
+        deepest=ground.deepest,
         leaf=ground.leaf,
         watches=ground.watches,
         orchestrates=Role.ORCHESTRATOR in agent.roles,

@@ -1,9 +1,12 @@
 """Settled: what was decided for a whole process before any run in it began."""
 
+from collections.abc import Callable
+
 from retinue.domain.approval import Policy
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.redact import Redactor
+from retinue.domain.run import Run
 from retinue.domain.value import value
 
 
@@ -21,3 +24,5 @@ class Settled:
     """Takes secrets out of a text before it is stored, logged or told."""
     keeps: bool = True
     """Whether conversations outlive this process."""
+    cost: Callable[[Run], float | None] = lambda _: None
+    """What a run came to, in dollars; None: its model has no price."""

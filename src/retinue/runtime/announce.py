@@ -15,6 +15,7 @@ from retinue.ports import Ports, Tx
 from retinue.runtime.send import LIVE, WAKE, WAKING, Claim, wake
 from retinue.runtime.telling import told
 
+MOST_TOLD = 1_000
 CANCELLED = {
     Reason.USER_CANCEL: "cancelled",
     Reason.DESERTED: "stopped: the run that waited for it ended without its answer",
@@ -101,12 +102,12 @@ def let_go(
     its process died never arrived."""
     for left in tx.deliveries(by=run.id, state=[Delivered.DELIVERED], answers=True) if lost else ():
         if left.taken_by in lost and (asked := tx.run(left.run)) is not None:
-            tx.set_delivery(left.announced(announcement(asked, nonce(ports))))
+            tx.set_delivery(left.announced(announcement(asked, nonce(ports), ports.cost(asked))))
     for asked in unasked(run, tx, still_open=still_open):
         if asked.status.live:
             tx.set_run(replace(asked, awaited=False))
         for left in tx.deliveries(run=asked.id, state=[Delivered.PENDING], answers=True):
-            tx.set_delivery(left.announced(announcement(asked, nonce(ports))))
+            tx.set_delivery(left.announced(announcement(asked, nonce(ports), ports.cost(asked))))
 
 
 def unasked(run: Run, tx: Tx, *, still_open: Collection[str]) -> list[Run]:
@@ -146,6 +147,7 @@ def closed(  # noqa: PLR0913  (how it ended, one fact each)
             status=str(status),
             reason=reason and str(reason),
             duration_ms=ended.duration_ms,
+            result=_told_of(ended.text),
         )
     )
     if ended.ask.source == WAKE and status not in (Status.DONE, Status.CANCELLED):
@@ -157,6 +159,11 @@ def closed(  # noqa: PLR0913  (how it ended, one fact each)
     if status not in (Status.DONE, Status.CANCELLED) and not alone:
         _handed_over(ended, tx, ports, stirred)
     return ended
+
+
+def _told_of(text: str) -> str:
+    """As much of a result as an event carries: all of it stands in the run."""
+    return text if len(text) <= MOST_TOLD else f"{text[:MOST_TOLD]}…"
 
 
 def _handed_over(ended: Run, tx: Tx, ports: Ports, stirred: Stirred) -> None:
@@ -187,7 +194,7 @@ def _post(ended: Run, tx: Tx, ports: Ports, stirred: Stirred, *, answers: bool) 
         by=above.id,
         session=above.session_id,
         answers=answers,
-        text="" if answers else announcement(ended, nonce(ports)),
+        text="" if answers else announcement(ended, nonce(ports), ports.cost(ended)),
         keep=ended.ask.keep,
         created_at=ports.chance.now(),
     )
@@ -216,7 +223,7 @@ def _shelve(ended: Run, tx: Tx, ports: Ports) -> None:
         by="",
         session=ended.ask.inbox,
         answers=False,
-        text=announcement(ended, nonce(ports)),
+        text=announcement(ended, nonce(ports), ports.cost(ended)),
         created_at=at,
     )
     tx.add_delivery(delivery.taken("person", at=at))

@@ -7,6 +7,7 @@ from retinue.errors import NotFound
 from retinue.ports import Call, Ports, Tx
 from retinue.runtime.announce import clear
 from retinue.runtime.approve import Parked
+from retinue.runtime.telling import told
 
 
 async def outcome(run: Run, call: Call, ports: Ports) -> Run:
@@ -23,9 +24,7 @@ async def outcome(run: Run, call: Call, ports: Ports) -> Run:
                 now = replace(now, awaited=False)
                 tx.set_run(now)
             return now
-        for each in tx.deliveries(run=run.id, answers=True):
-            if each.state in (Delivered.PENDING, Delivered.DELIVERED):
-                tx.set_delivery(each.taken(call.id, at=ports.chance.now()))
+        _take(now, call, tx, ports)
         return now
 
     if run.status.live and not run.awaited:
@@ -35,6 +34,16 @@ async def outcome(run: Run, call: Call, ports: Ports) -> Run:
         for each in await ports.ledger.look(lambda tx: tx.deliveries(run=ended.id)):
             await clear(each, ports)
     return ended
+
+
+def _take(ended: Run, call: Call, tx: Tx, ports: Ports) -> None:
+    """The call has the result from here on, and whoever follows is told so once, however often it is made."""
+    for each in tx.deliveries(run=ended.id, answers=True):
+        if each.state in (Delivered.PENDING, Delivered.DELIVERED):
+            taken = each.taken(call.id, at=ports.chance.now())
+            if taken is not each:
+                tx.set_delivery(taken)
+                tx.emit(told("announcement.delivered", ended, ports, delivery=each.id, to=each.session))
 
 
 def _now(run: Run, tx: Tx) -> Run:

@@ -22,9 +22,13 @@ class Calling:
         self.parked = False
         """A call waits for a person or for a child: it stands open, and is made again."""
         self._question = ""
+        self._begun = False
 
-    async def made(self, calls: Sequence[Called], talk: Conversation, plan: Plan) -> None:
-        """Parked: not all of them are answered, and they will be made again."""
+    async def made(
+        self, calls: Sequence[Called], talk: Conversation, plan: Plan, *, begun: bool = False
+    ) -> None:
+        """Parked: not all of them are answered, and they will be made again: `begun` then, and nobody is told twice."""
+        self._begun = begun
         desk = self._desk
         self._patience.with_calls()
         desk.tell("run.state", phase="tool", calls=len(calls), total=desk.run.tool_calls)
@@ -72,7 +76,8 @@ class Calling:
         """None: it stands open."""
         desk = self._desk
         ports = ports or desk.ports
-        desk.tell("tool.started", tool=called.tool, call=called.id, args=called.args)
+        if not self._begun:
+            desk.tell("tool.started", tool=called.tool, call=called.id, args=called.args)
         if told_off := self._patience.with_call(called):
             returned = desk.returned(called, told_off)
         else:

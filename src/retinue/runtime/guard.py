@@ -20,7 +20,7 @@ from retinue.domain.transcript import Called, Returned
 from retinue.errors import OutOfScope, Refused, RetinueError
 from retinue.ports import Call, Ports, Tool
 from retinue.runtime import deeds
-from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, leave
+from retinue.runtime.approve import Caller, Leave, Parked, Wanted, again, ask_key, leave
 
 MOST_BEARINGS = 256
 _OF_PLACES = frozenset(
@@ -71,6 +71,8 @@ def _judge(tool: Tool, scope: Scope) -> Verdict:
         return exposed
     if judged.ok and tool.door and not scope.hands_on(tool.spec.name):
         return Verdict(ok=False, rule=NOT_NAMED)
+    if judged.ok and tool.door and scope.too_deep:
+        return Verdict(ok=False, rule=scope.too_deep)
     if judged.ok and tool.touch == "run" and scope.unheld:
         return Verdict(ok=False, rule=scope.unheld)
     return judged
@@ -80,18 +82,28 @@ async def call(called: Called, caller: Caller, ports: Ports) -> Returned:
     """Every wish gets an answer; a refusal is an answer like any other. Parked: it waits for a person."""
     started = perf_counter()
     ok, text = await _answer(called, caller, ports)
+    tool = ports.tools.get(called.tool)
+    took = perf_counter() - started
     returned = Returned(
         of=called.id,
         text=capped(ports.redact(for_model(text))),
         ok=ok,
-        ms=round((perf_counter() - started) * 1000),
+        ms=round(
+            1000 * (took if tool is None or not tool.door else await _since(called, caller, took, ports))
+        ),
         at=iso_seconds(ports.chance.now()),
         run=caller.run.id,
     )
-    tool = ports.tools.get(called.tool)
     if tool is not None and tool.effect is Effect.ONCE:
         await deeds.ended(called, returned, ports)
     return returned
+
+
+async def _since(called: Called, caller: Caller, took: float, ports: Ports) -> float:
+    """Seconds since the call was made first: one that waited for a run was put aside, and is made anew."""
+    key = ask_key(caller.run.id, called.id)
+    child = await ports.ledger.look(lambda tx: tx.run_by_key(key))
+    return took if child is None else max(took, (ports.chance.now() - child.created_at).total_seconds())
 
 
 async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, str]:
@@ -109,7 +121,8 @@ async def _answer(called: Called, caller: Caller, ports: Ports) -> tuple[bool, s
     judged = verdict(tool, scope)
     if not judged.ok and tool.forbidden and judged.rule == NOT_NAMED:
         return False, tool.forbidden
-    if not judged.ok:
+    # How deep it may go is said by the door itself, in its own words: nobody is born below the limit.
+    if not judged.ok and judged.rule != scope.too_deep:
         return False, refusal(
             "tool_not_allowed",
             called.tool,

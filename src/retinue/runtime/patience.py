@@ -1,7 +1,9 @@
 """Patience with a model that gets nowhere: it is told first, and stopped then."""
 
+from collections.abc import Sequence
+
 from retinue.domain.limits import MAX_BAD_REPLIES, MAX_EMPTY_REPLIES, Limits
-from retinue.domain.transcript import Called
+from retinue.domain.transcript import Called, Entry, Returned
 from retinue.errors import ModelFailed
 
 EMPTY = "Your last reply was empty. Answer, or call a tool."
@@ -18,6 +20,19 @@ class Patience:
         self._impossible = False
         self._last: tuple[str, str] = ("", "")
         self._same = 0
+
+    def recall(self, entries: Sequence[Entry], run: str) -> None:
+        """What was called in a row before the run was put aside, as far as it was answered: a call that is open is made
+        again, and counts then."""
+        answered: set[str] = set()
+        for entry in reversed(entries):
+            if isinstance(entry, Returned):
+                answered.add(entry.of)
+            elif isinstance(entry, Called) and entry.run == run and entry.id in answered:
+                this = (entry.tool, entry.args)
+                if self._same and this != self._last:
+                    return
+                self._last, self._same = this, self._same + 1
 
     def with_silence(self) -> str:
         """What to tell a model that said nothing."""

@@ -9,6 +9,7 @@ from retinue.domain.approval import Answer
 from retinue.domain.ceiling import Bounds
 from retinue.domain.change import replace
 from retinue.domain.level import Level
+from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.program import PROGRAMS
 from retinue.domain.prompt import MESSAGE, means, spoken
 from retinue.domain.run import Run
@@ -187,6 +188,7 @@ def _ground(session: Session, ports: Ports, *, run: Run | None) -> Ground:
         tmp=ports.tmp(session),
         child=not session.top,
         depth=session.depth if run is None else max(session.depth, run.depth),
+        deepest=min(ports.limits.max_depth, HARD_DEPTH),
         leaf=session.attributes.get(LEAF) is True,
         watches=WATCHES in session.attributes,
         ceilings=session.ceilings if run is None else (*session.ceilings, *run.ask.ceilings),

@@ -179,6 +179,7 @@ class _Work:
         self.expects = self.expects or bool(talk.entries)
         await self._asked(talk)
         if begun:
+            self.patience.recall(entries, run.id)
             await self._unasked(talk)
         await self._news(talk)
         if run.ask.source == WAKE and not any(entry.run == run.id for entry in talk.entries):
@@ -338,7 +339,7 @@ class _Work:
             await self._kept()
             if self.leaving is not None:
                 return await self.leaving.called(calls, talk, self.calling)
-            await self.calling.made(calls, talk, plan)
+            await self.calling.made(calls, talk, plan, begun=begun)
         return None
 
     async def _left(self, talk: Conversation) -> None:

@@ -82,13 +82,13 @@ async def _said(run: Run, ports: Ports) -> str:
     if run.status.live:
         return BACKGROUND.format(run=run.id)
     if run.reason is Reason.INTERRUPTED and run.text.strip():
-        return report(run, run.text, nonce(ports))
+        return report(run, run.text, nonce(ports), ports.cost(run))
     if run.status is Status.CANCELLED:
         raise Failed(ABORTED)
     if run.status is not Status.DONE:
         failure = "Error: Network failure\n" if run.reason in NETWORK else "Error: "
         raise Failed(f"{failure}{run.error or run.reason or run.status}")
-    return report(run, "\n\n".join(await _texts(run, ports)) or run.text, nonce(ports))
+    return report(run, "\n\n".join(await _texts(run, ports)) or run.text, nonce(ports), ports.cost(run))
 
 
 async def _texts(run: Run, ports: Ports) -> list[str]:

@@ -117,10 +117,10 @@ async def answered(run: Run, call: Call, ports: Ports) -> str:
     if run.status.live:
         return _under_way(run)
     if run.reason is Reason.INTERRUPTED and run.text.strip():
-        return report(run, run.text, nonce(ports))
+        return report(run, run.text, nonce(ports), ports.cost(run))
     if run.status is not Status.DONE:
         raise Failed(f"{called(run)} error: {why(run)} (its conversation: {run.path})")
-    return report(run, run.text, nonce(ports))
+    return report(run, run.text, nonce(ports), ports.cost(run))
 
 
 def _under_way(run: Run) -> str:
