@@ -12,12 +12,16 @@ from pathlib import Path
 PREFIX = "retinue-forget-"
 LOCK = "forget.lock"
 """Held by the process whose home it is: the kernel lets go of it however that process ends."""
+MEMORY = "/dev/shm"  # noqa: S108  (a folder of our own is made there, for this user alone)
+"""Where files are kept in memory: what is to be forgotten need not reach a disk."""
+ROOM = 1 << 30
+"""Bytes that must be free there: a small one, as containers have, would soon be full."""
 
 
 @contextmanager
 def forgotten() -> Generator[Path]:
     """A home of its own, for as long as this lasts. It is locked until nothing of it is left."""
-    place = Path(tempfile.mkdtemp(prefix=PREFIX))
+    place = Path(tempfile.mkdtemp(prefix=PREFIX, dir=_places()[0]))
     descriptor = -1
     try:
         descriptor = _locked(place)
@@ -33,9 +37,22 @@ def sweep() -> list[str]:
     """Removes what killed processes of this user could not, and names it. A name alone says nothing: it must be this
     user's folder, with the lock that such a home has, and nobody may hold that."""
     gone: list[str] = []
-    with suppress(OSError), os.scandir(tempfile.gettempdir()) as found:
-        gone += [each.path for each in found if each.name.startswith(PREFIX) and _left(each.path)]
+    for place in _places():
+        with suppress(OSError), os.scandir(place) as found:
+            gone += [each.path for each in found if each.name.startswith(PREFIX) and _left(each.path)]
     return gone
+
+
+def _places() -> list[str]:
+    """Where such homes may be, the best first; whoever says where temporary things belong is heeded."""
+    usual = tempfile.gettempdir()
+    if os.environ.get("TMPDIR"):
+        return [usual]
+    with suppress(OSError):
+        free = os.statvfs(MEMORY)
+        if os.access(MEMORY, os.W_OK | os.X_OK):
+            return [MEMORY, usual] if free.f_bavail * free.f_frsize >= ROOM else [usual, MEMORY]
+    return [usual]
 
 
 def _locked(place: Path) -> int:
