@@ -102,7 +102,7 @@ def history(entries: int) -> Sequence[Work]:
     few = entries >= 10_000  # noqa: PLR2004  (a peer takes seconds for each)
     return (
         Work(row="history", variant=f"{entries}", title=f"a turn with one tool call at {entries:,} entries",
-             scene="turn", what="turn", expect=ANSWER, prepare=(past(entries),), count=5,
+             scene="turn", what="turn", expect=ANSWER, prepare=(past(entries),), count=5 if systems else 20,
              peer_count=1 if few else 3, systems=systems, seconds=180),
         Work(row="load", variant=f"{entries}", title=f"loading {entries:,} entries", scene="turn", what="load",
              expect="", prepare=(past(entries),), count=3, systems=systems, seconds=180),
