@@ -4,6 +4,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from plan import Plan
 
@@ -11,10 +12,11 @@ from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.run import NEXT, Run, Status, Waiting
-from retinue.domain.transcript import Entry, Notice, Returned, dangling
+from retinue.domain.transcript import Called, Entry, Notice, Returned, dangling
 from retinue.ports import Tx
 
 WAKE = "wake"
+MOMENT = timedelta(milliseconds=10)
 MOVING = (Status.QUEUED, Status.RUNNING)
 
 KNOWN = (
@@ -77,6 +79,8 @@ class Quiet:
     approvals: list[Approval]
     talks: Mapping[str, list[Entry]]
     """The conversations that are still there, by session."""
+    killed: list[datetime]
+    """When processes were."""
 
     def breaches(self) -> Iterable[str]:
         for run in self.runs.values():
@@ -174,9 +178,18 @@ class Quiet:
         """Whether the result holds what the child said last; one door asks a child that said little once more."""
         return ended.ask.door in ("agent", "agent_ask") or ended.text in result.text
 
+    def _cut_short(self, called: Called) -> bool:
+        """Whether the process that stopped the call's run was killed in that moment, before it could say so in the file:
+        whoever speaks next in the conversation finds it answered."""
+        run = self.runs.get(called.run)
+        if run is None or run.status is not Status.CANCELLED or run.ended_at is None:
+            return False
+        return any(timedelta() <= at - run.ended_at < MOMENT for at in self.killed)
+
     def _in_order(self, session: str, entries: list[Entry]) -> Iterable[str]:
         live = [run for run in self.runs.values() if run.session_id == session and run.status.live]
-        if not live and (left := dangling(entries)):
+        left = [each for each in dangling(entries) if not self._cut_short(each)]
+        if not live and left:
             yield f"session {session} is idle and its call {left[0].id} of {left[0].tool} has no result"
         for call, count in Counter(each.of for each in entries if isinstance(each, Returned)).items():
             if count > 1:

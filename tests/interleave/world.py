@@ -3,6 +3,7 @@
 import asyncio
 from collections import Counter
 from collections.abc import Callable, Coroutine
+from datetime import datetime
 from pathlib import Path
 from random import Random
 from typing import Any, TypeVar
@@ -41,6 +42,7 @@ class World:
         self.trace: list[str] = []
         self.living: list[Process] = []
         self._alive: set[str] = set()
+        self._killed: list[datetime] = []
         self._count = 0
         self._acted: Counter[str] = Counter()
         self._chance = virtual_chance(self.random, coarse=plan.coarse)
@@ -97,6 +99,7 @@ class World:
         if process not in self.living:
             return
         self.note(f"{process.name} is killed")
+        self._killed.append(self._chance.now())
         self.living.remove(process)
         await process.die()
         if isinstance(process.inner, SqliteLedger):
@@ -258,6 +261,7 @@ class World:
             deliveries=await self._looked(lambda tx: tx.deliveries()),
             approvals=await self.approvals(),
             talks=talks,
+            killed=self._killed,
         )
 
     async def events(self) -> list[str]:

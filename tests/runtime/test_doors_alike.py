@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from gates import gated
 
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.ceiling import Bounds
+from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Notice
@@ -201,20 +203,28 @@ async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_l
             event.kind for event in house.events if event.run == run.id and event.data.get("tool") == "agent"
         ]
         assert own == ["tool.started", "tool.ended"]
-        durable = await house.ports.ledger.look(lambda tx: tx.events(limit=100))
+        durable = await house.ports.ledger.look(_told)
         told = [event.kind for event in durable if event.kind.startswith("announcement.")]
         assert told == ["announcement.posted", "announcement.delivered"]
         ended = [event.data["result"] for event in durable if event.kind == "run.ended"]
         assert ended == ["Found, and here it is, in full.", "So."]
 
 
+def _told(tx: Tx) -> list[Event]:
+    return tx.events(limit=100)
+
+
 async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_price(world: Any):
     """Shows: L021."""
     world.agent("main")
     door = calls(("sessions_spawn", json.dumps({"task": "Look."})))
-    for price, words in ((0.0125, " cost=$0.0125 "), (None, "")):
+    prices: list[tuple[Callable[[Run], float | None], str]] = [
+        (lambda _: 0.0125, " cost=$0.0125 "),
+        (lambda _: None, ""),
+    ]
+    for price, words in prices:
         asks = {"Go.": [door, says("Sent."), says("Heard.")], "Look.": [says("Found.")]}
-        async with world.open(by_agent=asks, cost=lambda _, price=price: price) as house:
+        async with world.open(by_agent=asks, cost=price) as house:
             run = await house.ask("Go.", agent="main")
             await quiet(house)
             (told,) = [each.text for each in await house.entries(run) if isinstance(each, Notice)]
