@@ -113,8 +113,8 @@ class Subject:
         return "" if found else "nothing was there"
 
     async def idle(self, count: int) -> None:
-        """So many agents have answered once and are not at work."""
-        await self.sessions(count)
+        """So many agents have answered once, one after the other as everybody's do, and are not at work."""
+        self._sessions += [(await self._said(ASK)).session_id for _ in range(count)]
 
     async def wake(self, number: int) -> str:
         return await self.turn(number)
