@@ -63,7 +63,6 @@ class Conversation(Protocol):
     async def append(self, *entries: Entry, sync: bool = True) -> None:
         """All of them in one write, on disk when this returns; an entry already there by id is not added again. Without
         `sync` on disk with the next ones, or at rest. A cancellation passes on when that is done or known not to be."""
-        ...
 
     async def refresh(self) -> bool:
         """Reads the file anew if a person changed it; True when the entries are other than they were.
@@ -76,15 +75,12 @@ class Conversation(Protocol):
 
     async def take_typed(self, said: Entry) -> None:
         """The typed text becomes this entry: nothing is written twice."""
-        ...
 
     async def rest(self) -> None:
         """The conversation is idle: it ends with an open user line."""
-        ...
 
     async def log_tool(self, called: Called, returned: Returned) -> None:
         """Adds a heading to tools.org; derived, not synced."""
-        ...
 
 
 class Store(Protocol):
@@ -126,7 +122,6 @@ class Store(Protocol):
     async def widen(self, session: Session, touch: Touch, pattern: str) -> None:
         """Adds one pattern to what the session's own preset.md lets it read, write or run; the rest of the file
         stays to the letter, and what is there already is not added again."""
-        ...
 
 
 class Agents(Protocol):
@@ -180,7 +175,6 @@ class Tx(Protocol):
     def delivery(self, delivery_id: str) -> Delivery | None: ...
     def add_delivery(self, delivery: Delivery) -> None:
         """One for each end: a second of the same run is an error."""
-        ...
 
     def set_delivery(self, delivery: Delivery) -> None: ...
     def deliveries(
@@ -214,7 +208,6 @@ class Tx(Protocol):
     def deed(self, call: str) -> Deed | None: ...
     def set_deed(self, deed: Deed) -> None:
         """Adds it, or replaces the one of the same call."""
-        ...
 
     def deeds(self, run: str) -> list[Deed]:
         """Oldest first."""
@@ -222,7 +215,6 @@ class Tx(Protocol):
 
     def set_watch(self, watch: Watch) -> None:
         """Adds it, or replaces the one of the same id; so does the next."""
-        ...
 
     def watches(
         self, *, session: str | None = None, watcher: str | None = None, on: bool | None = None
@@ -246,7 +238,6 @@ class Tx(Protocol):
 
     def emit(self, event: Event) -> None:
         """A durable event, numbered when the step commits."""
-        ...
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]: ...
     def last_seq(self) -> int:
@@ -273,11 +264,12 @@ class Engine(Protocol):
     def submit(self, run_id: str, *, taken: Born | bool = False, ahead: bool = False, lane: str = "") -> None:
         """`taken`: it is claimed already, in the step that made it, as this says. `ahead`: it was begun before and goes first.
         `lane`: whose runs are counted together."""
-        ...
 
     async def wait(self, run_id: str) -> None:
         """Until the run has ended, whoever works it."""
-        ...
+
+    def heed(self) -> None:
+        """Somebody wants something of runs here, and has written it down: it is looked for now."""
 
     def cancel(self, run_id: str) -> bool:
         """Stops this process's work on it; False when it is not ours."""

@@ -91,6 +91,18 @@ async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(wo
         assert house.heard(1)[-2:] == [cut, notice]
 
 
+async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(world: Any):
+    """Without waiting for the engine's next look round: nothing but turns of the loop may pass."""
+    async with world.open(says("Half of this is heard."), says("In short: half."), hold=True) as house:
+        run = await house.ask("Talk.")
+        await house.until("text.delta")
+        await interrupt(run.id, house.ports)
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert [event.data["note"] for event in house.events if event.data.get("note")] == [INTERRUPTED_NOTE]
+        house.driver.hold = None
+
+
 async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: Any):
     """A call in the summary is not made either.
 

@@ -130,6 +130,10 @@ class LocalEngine:
             asyncio.get_running_loop().call_soon(task.cancel)
         return True
 
+    def heed(self) -> None:
+        if not self._closed:
+            self._look_round()
+
     def cancelled(self, run_id: str) -> bool:
         return run_id in self._cancelled
 

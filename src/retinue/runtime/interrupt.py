@@ -33,7 +33,11 @@ async def interrupt(run_id: str, ports: Ports) -> Run:
             )
         return _marked(run, tx, ports, stirred)
 
-    run = await ports.ledger.do(step, lambda _: stirred.submit(ports))
+    def then(_run: Run) -> None:
+        stirred.submit(ports)
+        ports.engine.heed()
+
+    run = await ports.ledger.do(step, then)
     for child in await ports.ledger.look(lambda tx: tx.runs(parent_run=run_id, status=LIVE)):
         if child.reason is not Reason.INTERRUPTED:
             await interrupt(child.id, ports)
