@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.limits import Limits
+from retinue.domain.limits import Limits, Subagents
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.errors import ModelFailed
 from retinue.ports import Tool, Tx
@@ -254,6 +254,32 @@ async def test_the_model_is_shown_whom_it_can_name(world: Any):
         names = spec.schema["properties"]["preset"]["enum"]
         assert "researcher" in names
         assert "oracle" not in names
+
+
+async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: Any):
+    """Neither in the first run of a conversation nor in the next, and every door says the same.
+
+    Shows: A004, E018."""
+    world.agent("main")
+    allowed = Subagents(allow_agents=("explorer", "ma*"))
+    async with world.open(says("Hi."), says("Again."), subagents=allowed) as house:
+        session = await house.begin("main")
+        for task in ("Hi.", "Again."):
+            await house.run(task, session=session)
+        doors = [tool for tool in house.ports.tools.values() if tool.names_agent]
+        for asked in house.driver.asked:
+            specs = {each.name: each for each in asked.request.tools}
+            named = [specs[each.spec.name].schema["properties"][each.names_agent]["enum"] for each in doors]
+            assert named == [["explorer", "main"]] * 4
+
+
+async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(world: Any):
+    """Servers refuse a request whose schema lists no value at all."""
+    world.agent("main")
+    async with world.open(says("Hi."), subagents=Subagents(allow_agents=())) as house:
+        await house.run("Hi.", agent="main")
+        (spec,) = [each for each in house.driver.asked[0].request.tools if each.name == "PersistentAgent"]
+        assert "enum" not in spec.schema["properties"]["preset"]
 
 
 async def test_what_a_parent_is_denied_nobody_gives_its_child(world: Any):

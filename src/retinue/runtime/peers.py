@@ -3,24 +3,35 @@
 from collections.abc import Sequence
 
 from retinue.domain.agent import Agent
+from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.scope import Scope
-from retinue.ports import Ports
+from retinue.domain.tool import ToolSpec
+from retinue.ports import Ports, Tool
 
 
 def nameable(scope: Scope, at: str, ports: Ports) -> list[Agent]:
-    """Everybody that the rights let be named, in a stable order, itself among them. `at` is the folder of the one who
-    asks, whose project may add some."""
-    return [each.agent for each in ports.agents.all(at) if scope.agent(each.agent.name).ok]
-
-
-def peers(own: str, named: Sequence[Agent], ports: Ports, *, hidden: bool = False) -> list[Agent]:
-    """The others of these, in their order; with `hidden` also those that no list shows."""
+    """Everybody that the rights let be named and the configuration lets be started, in a stable order, itself among
+    them. `at` is the folder of the one who asks, whose project may add some."""
     allowed = ports.subagents.allow_agents
     return [
-        each
-        for each in named
-        if each.name != own
-        and (hidden or each.ui_visible)
-        and (allowed is None or first_match(allowed, each.name) is not None)
+        each.agent
+        for each in ports.agents.all(at)
+        if scope.agent(each.agent.name).ok
+        and (allowed is None or first_match(allowed, each.agent.name) is not None)
     ]
+
+
+def peers(own: str, named: Sequence[Agent], *, hidden: bool = False) -> list[Agent]:
+    """The others of these, in their order; with `hidden` also those that no list shows."""
+    return [each for each in named if each.name != own and (hidden or each.ui_visible)]
+
+
+def naming(tool: Tool, named: Sequence[Agent]) -> ToolSpec:
+    """A tool that takes an agent's name shows which names there are for this agent. A list without any would be refused
+    by servers, so that none is shown."""
+    if not tool.names_agent or not named:
+        return tool.spec
+    known = dict(tool.spec.schema["properties"])
+    known[tool.names_agent] = {**known[tool.names_agent], "enum": [each.name for each in named]}
+    return replace(tool.spec, schema={**tool.spec.schema, "properties": known})

@@ -22,7 +22,7 @@ from retinue.domain.value import value
 from retinue.domain.watch import WATCHES
 from retinue.ports import Ports, Tool
 from retinue.runtime.guard import offered
-from retinue.runtime.peers import nameable, peers
+from retinue.runtime.peers import nameable, naming, peers
 
 LEAF = "leaf"
 """The attribute of a session that starts nobody."""
@@ -102,7 +102,7 @@ async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _
         _Telling(
             having=having,
             named=named,
-            others=tuple(peers(session.agent, named, ports)),
+            others=tuple(peers(session.agent, named)),
             skills=scope.shelf,
         )
     )
@@ -141,8 +141,7 @@ def _told(telling: _Telling) -> _Words:
     for known, words in tuple(_known_words):
         if known == telling:
             return words
-    names = [each.name for each in telling.named]
-    tools = tuple(_naming(tool, names) if tool.names_agent else tool.spec for tool in telling.having)
+    tools = tuple(naming(tool, telling.named) for tool in telling.having)
     words = means(
         [(tool.name, tool.description) for tool in tools],
         skills=telling.skills,
@@ -151,13 +150,6 @@ def _told(telling: _Telling) -> _Words:
     )
     _known_words.appendleft((telling, (tools, words)))
     return tools, words
-
-
-def _naming(tool: Tool, names: list[str]) -> ToolSpec:
-    """A tool that takes an agent's name shows which names there are for this agent."""
-    known = dict(tool.spec.schema["properties"])
-    known[tool.names_agent] = {**known[tool.names_agent], "enum": names}
-    return replace(tool.spec, schema={**tool.spec.schema, "properties": known})
 
 
 async def definition(session: Session, ports: Ports) -> Agent:

@@ -307,7 +307,7 @@ async def agents_list(
     own = await definition(call.session, ports)
     scope = scope_of(own, call.session, ports, run=call.run).under(ports.bounds())
     named = nameable(scope, call.session.workspace.meant, ports)
-    found = peers(call.session.agent, named, ports, hidden=includeAll)
+    found = peers(call.session.agent, named, hidden=includeAll)
     return said(agents=[_row(each) for each in found])
 
 
