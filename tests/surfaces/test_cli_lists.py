@@ -201,6 +201,26 @@ def test_tools_are_listed_with_the_rule_that_decides(retinue: Any, talked: dict[
     assert retinue("tools", "list", "--session", talked["slug"], "--agent", "general").code == 2
 
 
+def test_a_door_is_listed_with_the_names_that_a_model_is_shown(
+    retinue: Any, talked: dict[str, Any], tmp_path: Path
+):
+    """Shows: A002, A004."""
+    (tmp_path / "config" / "agents" / "helper.md").write_text("---\nname: helper\n---\n\nYou help.\n")
+    (tmp_path / "config" / "agents" / "lone.md").write_text(
+        "---\nname: lone\nagent_allow: [helper]\n---\n\nYou ask.\n"
+    )
+    for words, known in (
+        (("--session", talked["slug"]), {"helper", "explorer"}),
+        (("--agent", "general"), {"helper", "explorer"}),
+        (("--agent", "lone"), {"helper"}),
+    ):
+        rows = {row["name"]: row["schema"] for row in retinue("tools", "list", *words, "--json").json}
+        names = rows["PersistentAgent"]["properties"]["preset"]["enum"]
+        assert known <= set(names)
+        assert rows["agent"]["properties"]["agent_name"]["enum"] == names
+    assert names == ["helper"]
+
+
 def test_the_doctor_finds_what_is_wrong(retinue: Any, tmp_path: Path):
     retinue.plays(["Fine."])
     well = retinue("doctor", "--json")

@@ -8,6 +8,7 @@ from retinue.app.motion import ahead
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.ceiling import Ceiling
+from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.level import Level
 from retinue.domain.rule import Globs, Verdict
@@ -17,6 +18,7 @@ from retinue.domain.skill import Skill
 from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
 from retinue.ports import Ports, Store, Tool, Tx
 from retinue.runtime import control, guard
+from retinue.runtime.peers import nameable, naming
 from retinue.runtime.prepare import definition, held, level_of, scope_of, skilled
 
 DEFAULT_AGENT = "general"
@@ -35,22 +37,32 @@ class Rights:
     async def tools(
         self, *, agent: str | None = None, session: str | None = None, at: str | None = None
     ) -> list[tuple[Tool, Verdict]]:
-        """Every known tool with the verdict of the one gate."""
-        scope = await self.scope(agent=agent, session=session, at=at)
-        return [(tool, guard.verdict(tool, scope)) for _, tool in sorted(self._ports.tools.items())]
+        """Every known tool as a model would be shown it, with the verdict of the one gate."""
+        scope, place = await self._scoped(agent=agent, session=session, at=at)
+        named = nameable(scope, place, self._ports)
+        return [
+            (replace(tool, spec=naming(tool, named)), guard.verdict(tool, scope))
+            for _, tool in sorted(self._ports.tools.items())
+        ]
 
     async def scope(
         self, *, agent: str | None = None, session: str | None = None, at: str | None = None
     ) -> Scope:
         """Of a session, or of an agent that would work in the folder `at`; without it, where this process is."""
+        return (await self._scoped(agent=agent, session=session, at=at))[0]
+
+    async def _scoped(self, *, agent: str | None, session: str | None, at: str | None) -> tuple[Scope, str]:
+        """With the folder that is meant, whose project may add agents."""
         if session is not None:
             chosen = await self._sessions.find(session)
             own = scope_of(await definition(chosen, self._ports), chosen, self._ports)
-            return held(own, await level_of(self._ports), self._ports)
-        here = at or str(Path.cwd())
-        about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, here).agent
-        own = compile_scope(about, Ground(root=here), self._ports.bounds())
-        return held(skilled(own, about.name, here, self._ports), await level_of(self._ports), self._ports)
+            place = chosen.workspace.meant
+        else:
+            place = at or str(Path.cwd())
+            about = self._ports.agents.get(DEFAULT_AGENT if agent is None else agent, place).agent
+            own = compile_scope(about, Ground(root=place), self._ports.bounds())
+            own = skilled(own, about.name, place, self._ports)
+        return held(own, await level_of(self._ports), self._ports), place
 
     async def skills_of(
         self, *, agent: str | None = None, session: str | None = None, at: str | None = None
