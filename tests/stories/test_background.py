@@ -68,6 +68,19 @@ async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later
     assert json.dumps(accepted, separators=(",", ":")) in told
 
 
+async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: Any):
+    """In its announcement with the end of its run's id, which nobody knows when its prompt is written.
+
+    Shows: E008, E014."""
+    script = plays(calls(spawns()), reply("Sent."), reply("It was 1993."), worker=reply("1993."))
+    async with machine.serving(script) as server:
+        ran = await machine("run", "--json", "When did XFS come?")
+    (worker,) = [each for each in server.requests if of_worker(each)]
+    assert "\n**Label:** general\n" in worker.body["messages"][0]["content"]
+    (child,) = ran.json["children"]
+    assert f"[Subagent: general-{child[-6:].lower()}] Complete." in Path(ran.json["path"]).read_text()
+
+
 async def test_three_workers_at_once_make_three_announcements(machine: Any):
     """Shows: E020, E021, E025, E036, E037."""
     wishes = [spawns(label=name) for name in ("a", "b", "c")]

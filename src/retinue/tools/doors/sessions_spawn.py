@@ -66,9 +66,7 @@ async def sessions_spawn(
         deadline_seconds=timeoutSeconds,
         keep=cleanup == "keep",
     )
-    prompt = worker_prompt(
-        requester=call.session.key, session=key, label=ask.label or f"{agent} worker", task=task
-    )
+    prompt = worker_prompt(requester=call.session.key, session=key, label=ask.label or agent, task=task)
     child = Child(
         parent=call.session,
         description=ask.label or one_line(task)[:40],
