@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.agent import Paths
 from retinue.domain.ceiling import OPERATOR, Ceiling
 from retinue.domain.rule import below
 from retinue.domain.scope import NO_SCOPE, Scope
@@ -163,6 +164,26 @@ def test_a_refusal_names_the_ceilings_that_say_something_and_the_lost_scope(ws: 
             guarded(ws, ceilings=ceilings, configured=configured).read("readme.md")
         assert f", within {ws}/a/**, within {ws}/b/**; denied: nothing." in str(refused.value)
         assert refused.value.error == error
+
+
+def test_a_refusal_holds_what_a_person_allowed_only_to_the_operators_ceiling(ws: Path):
+    above, operator = Ceiling(by="main-20261115184000", read=()), Ceiling(by=OPERATOR, read=("/srv/**",))
+    for lifted, ceilings, said in (
+        (("/**",), (above,), "/**, /tmp/**; denied:"),
+        (("/**",), (operator, above), "/**, within /srv/**, and /tmp/**; denied:"),
+        (None, (above,), "/**, within nothing, and /tmp/**; denied:"),
+    ):
+        files = guarded(
+            ws,
+            read=("/**", "/tmp/**"),
+            deny=("**/x",),
+            tmp="/nowhere",
+            ceilings=ceilings,
+            lifted=Paths(read=lifted),
+        )
+        with pytest.raises(OutOfScope) as refused:
+            files.read("/etc/x")
+        assert f"You may read {said}" in str(refused.value)
 
 
 def test_a_folder_that_would_have_to_be_made_is_judged_by_its_own_name(ws: Path):

@@ -304,6 +304,22 @@ async def test_what_a_parent_is_denied_nobody_gives_its_child(world: Any):
         assert "denies **/secret/**" in secret.text
 
 
+async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(world: Any):
+    """Though whoever asked could hand nothing on."""
+    (world.workspace / ".env").write_text("hidden")
+    world.agent("main", "paths: {read: []}\n")
+    world.agent("helper")
+    helper = [calls(("read", json.dumps({"path": str(world.workspace / ".env")}))), says("Done.")]
+    main = [calls(wish(allowed_paths=[])), says("Done.")]
+    async with world.open(by_agent={"main": main, "helper": helper}, policy=Policy.ASK) as house:
+        run = await over(house, await house.ask("Go.", agent="main"))
+        (asked,) = await pending(house)
+        await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await over(house, run)
+        (refused,) = await house.results((await tree(house))[1])
+        assert "You may read /**; denied: " in refused.text
+
+
 async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: Any):
     @tool(name="mail")
     def mail() -> str:

@@ -32,7 +32,7 @@ from retinue.sandbox.place import (
     view,
 )
 from retinue.sandbox.reach import components, is_denied, may_hold, objection
-from retinue.sandbox.sentence import problem, shown, some
+from retinue.sandbox.sentence import allowances, problem, shown, some
 from retinue.sandbox.writing import found, reached, replaced
 
 MAX_READ = 16_000_000
@@ -320,16 +320,11 @@ class GuardedFiles:
 
     def _refusal(self, path: str, rule: str, wish: Wish = "read", error: str = "out_of_scope") -> OutOfScope:
         scope = self.scope
-        own, most = (
-            (scope.read, [each.read for each in scope.ceilings])
-            if wish == "read"
-            else (scope.write, [each.write for each in scope.ceilings])
-        )
+        own = scope.read if wish == "read" else scope.write
         allowed = own if scope.configured else ()
-        within = "".join(f", within {some(each)}" for each in most if each is not None)
         return OutOfScope(
             f"{shown(path)} is not in your scope ({rule}). "
-            f"You may {wish} {some(allowed)}{within}; denied: {some(scope.deny)}.",
+            f"You may {wish} {allowances(scope, wish)}; denied: {some(scope.deny)}.",
             error=error if scope.configured else NO_SCOPE,
             resource=path,
             allowed=allowed,

@@ -2,8 +2,11 @@
 
 import errno
 import os
+from collections.abc import Iterable
 
+from retinue.domain.ceiling import Ceiling, Wish
 from retinue.domain.rule import Globs
+from retinue.domain.scope import Scope
 from retinue.errors import Failed, NoRoom
 
 _PATTERNS_SHOWN = 8
@@ -49,6 +52,26 @@ def some(patterns: Globs) -> str:
         return "nothing"
     more = len(patterns) - _PATTERNS_SHOWN
     return ", ".join(patterns[:_PATTERNS_SHOWN]) + (f" and {more} more" if more > 0 else "")
+
+
+def allowances(scope: Scope, wish: Wish) -> str:
+    """What a scope lets be read or written, each with the ceilings that bind it."""
+    allowed = scope.read if wish == "read" else scope.write
+    if not allowed or not scope.configured:
+        return f"nothing{_within(scope.ceilings, wish)}"
+    lifted = (scope.lifted.read if wish == "read" else scope.lifted.write) or ()
+    firm = [each for each in scope.ceilings if each.firm]
+    said: dict[str, Globs] = {}
+    for each in allowed:
+        over = () if scope.private(each) else firm if each in lifted else scope.ceilings
+        within = _within(over, wish)
+        said[within] = (*said.get(within, ()), each)
+    return ", and ".join(f"{some(globs)}{within}" for within, globs in said.items())
+
+
+def _within(ceilings: Iterable[Ceiling], wish: Wish) -> str:
+    most = (each.read if wish == "read" else each.write for each in ceilings)
+    return "".join(f", within {some(each)}" for each in most if each is not None)
 
 
 def problem(error: OSError, path: str, wish: str) -> Failed:
