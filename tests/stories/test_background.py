@@ -3,6 +3,7 @@
 import asyncio
 import json
 import re
+import shutil
 import sqlite3
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,32 @@ async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: Any):
     assert "\n**Label:** general\n" in worker.body["messages"][0]["content"]
     (child,) = ran.json["children"]
     assert f"[Subagent: general-{child[-6:].lower()}] Complete." in Path(ran.json["path"]).read_text()
+
+
+async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machine: Any):
+    """As long as it is there, and whether it went by itself or with whoever asked for it.
+
+    Shows: E016."""
+    script = plays(
+        calls(spawns(label="xfs", cleanup="delete")),
+        reply("Sent."),
+        reply("1993."),
+        worker=reply("It was 1993."),
+    )
+    async with machine.serving(script):
+        ran = await machine("run", "--json", "When did XFS come?")
+        (child,) = ran.json["children"]
+        path = Path((await machine("runs", "show", child, "--json")).json["path"])
+        assert ".deleted." in path.parent.name
+        assert "It was 1993." in path.read_text()
+        gone = (await machine("sessions", "delete", ran.json["slug"], "--json")).json
+        paths = [
+            Path((await machine("runs", "show", each, "--json")).json["path"])
+            for each in (child, ran.json["run_id"])
+        ]
+        assert all(each.is_relative_to(gone["path"]) and each.exists() for each in paths)
+        shutil.rmtree(gone["path"])
+        assert (await machine("runs", "show", ran.json["run_id"], "--json")).json["path"] == ran.json["path"]
 
 
 async def test_three_workers_at_once_make_three_announcements(machine: Any):

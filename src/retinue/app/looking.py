@@ -85,7 +85,7 @@ class Looking:
             raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
         if len(found) > 1:
             raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
-        return (await self._where_they_are(found))[0]
+        return await self._where_it_is(found[0])
 
     async def _where_they_are(self, runs: list[Run]) -> list[Run]:
         """A home or a folder may have been moved since a run was asked for: its conversation is found by its id. What
@@ -97,6 +97,13 @@ class Looking:
             each.id: f"{each.path}/session.md" for each in await self.store.sessions() if each.id in gone
         }
         return [replace(run, path=there.get(run.session_id, run.path)) for run in runs]
+
+    async def _where_it_is(self, run: Run) -> Run:
+        """The same of one; a conversation that was deleted has another name until it is swept away."""
+        (found,) = await self._where_they_are([run])
+        if found is run:
+            return run
+        return replace(found, path=await self.store.put_aside(found.path) or found.path)
 
     async def delivery(self, run: Run) -> dict[str, Any] | None:
         """What became of telling a run's end to the agent that asked for it; None: no agent did."""

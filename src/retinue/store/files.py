@@ -221,6 +221,10 @@ class FileStore:
         """A deleted session is where it was again; `ref` is its id, slug, or the folder's name after it was deleted."""
         return await self._threads.do(lambda: self._restore(ref))
 
+    async def put_aside(self, path: str) -> str | None:
+        """Where the file of a session is that was deleted, as long as it is there."""
+        return await self._threads.do(lambda: restoring.put_aside(self._shelf.root, path))
+
     async def branch(
         self, session: Session, *, at: str | None = None, include: bool = True, name: str
     ) -> Session:

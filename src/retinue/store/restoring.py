@@ -19,10 +19,25 @@ def found(root: str, ref: str) -> str:
     for places in (_tops(root), _inner(root)):
         meant = [path for path in places if _means(path, ref)]
         if meant:
-            return max(meant, key=lambda path: (names.deleted_at(os.path.basename(path)) or "", path))
+            return max(meant, key=_when)
     raise NotFound(
         f"There is no deleted session {ref!r}: what was deleted stays for 30 days, under its id, slug or folder's name"
     )
+
+
+def put_aside(root: str, path: str) -> str | None:
+    """Where a file below the root is now that stood in a folder which was deleted since, or in one within it; None: it is
+    nowhere any more. Only the folders on the way to it are looked into."""
+    if os.path.lexists(path):
+        return path
+    above, name = os.path.split(path)
+    folder = put_aside(root, above) if above.startswith(f"{root}/") or above == root else None
+    if folder is None:
+        return None
+    if os.path.lexists(os.path.join(folder, name)):
+        return os.path.join(folder, name)
+    aside = [each for each in _deleted_in(folder) if names.undeleted(os.path.basename(each)) == name]
+    return max(aside, key=_when, default=None)
 
 
 def sessions_in(path: str) -> list[Session]:
@@ -48,6 +63,10 @@ def _means(path: str, ref: str) -> bool:
     if ref in (name, path, names.undeleted(name)):
         return True
     return any(ref in (each.id, each.slug, *each.aliases) for each in sessions_in(path))
+
+
+def _when(path: str) -> tuple[str, str]:
+    return names.deleted_at(os.path.basename(path)) or "", path
 
 
 def _tops(root: str) -> Iterator[str]:
