@@ -132,7 +132,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             alive=self._owner_is_alive,
             redact=redact,
         )
-        Rights.__init__(self, ports, self.store, self._owner_is_alive)
+        Rights.__init__(self, ports, self._owner_is_alive)
         Steering.__init__(self, ports, self._owner_is_alive)
         self._engine.start(orders(self._ports, self._crashed, self._owner_is_alive, self._ledger.changed))
 

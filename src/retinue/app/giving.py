@@ -5,6 +5,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
 
+from retinue.app.naming import Naming
 from retinue.app.rights import DEFAULT_AGENT
 from retinue.app.sessions import LIVE
 from retinue.app.steering import said
@@ -25,16 +26,14 @@ from retinue.runtime.prepare import definition
 from retinue.runtime.send import send
 from retinue.runtime.spawn import begin, spawn
 from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.files import FileStore
 
 COMMAND = "command"
 
 
-class Giving(ABC):
+class Giving(Naming, ABC):
     """The part of the application in which work is given."""
 
     config: Config
-    store: FileStore
     agents: DefinitionCatalogue
     _ports: Ports
     _ledger: SqliteLedger
@@ -141,7 +140,7 @@ class Giving(ABC):
         given twice is one run."""
         if not text.strip():
             raise Usage("there is nothing to do: give the child's task as TEXT")
-        above = await self.store.find(parent)
+        above = await self.session(parent)
         about = self._template(agent, above)
         check_model(self._ports.model(about, model), self.config)
         if workspace is not None:
@@ -186,7 +185,7 @@ class Giving(ABC):
             if not found and session == "latest":
                 raise NotFound(f"No existing session for agent {name}: leave --session out to begin one")
             return await self.store.find(found[0].path) if found else None
-        chosen = await self.store.find(session)
+        chosen = await self.session(session)
         if agent is not None and chosen.agent != agent:
             raise Refused(
                 f"Session does not belong to this agent: {chosen.slug} is {chosen.agent}'s, not {agent}'s"

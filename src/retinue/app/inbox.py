@@ -3,6 +3,7 @@
 from operator import itemgetter
 from typing import Any
 
+from retinue.app.naming import Naming
 from retinue.domain.announcement import Delivery, as_json, block, error, harmless, report
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.event import Event
@@ -16,7 +17,6 @@ from retinue.runtime.announce import heard, nonce
 from retinue.runtime.inbox import Row, rows, waiting
 from retinue.runtime.interject import dismiss, named
 from retinue.runtime.send import LIVE
-from retinue.store.files import FileStore
 
 PERSON = "person"
 RECENT = 50
@@ -31,10 +31,9 @@ RESULT = {"kind": "result", "severity": None, "reason": None, "suggestion": None
 Shown = dict[str, Any]
 
 
-class Inbox:
+class Inbox(Naming):
     """The part of the application that tells what came of work that was handed on."""
 
-    store: FileStore
     _ports: Ports
 
     async def inbox(self, session: str | None = None, *, recent: int = RECENT) -> list[Shown]:
@@ -150,7 +149,7 @@ class Inbox:
         return None
 
     async def _of(self, session: str | None) -> str | None:
-        return None if session is None else (await self._ports.store.find(session)).id
+        return None if session is None else (await self.session(session)).id
 
 
 def _waiting(session: str | None, tx: Tx) -> list[Row]:

@@ -9,24 +9,22 @@ from typing import Any
 
 from retinue.app.beside import Beside
 from retinue.app.motion import moving, moving_in
+from retinue.app.naming import Naming, called, one
 from retinue.app.sessions import LIVE
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.deed import as_json as deed_as_json
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status
 from retinue.engine.local import LocalEngine
-from retinue.errors import NotFound, Usage
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Tx
-from retinue.store.files import FileStore
 
 MOMENT_SECONDS = 0.25
 
 
-class Looking:
+class Looking(Naming):
     """The part of the application that says what is going on."""
 
-    store: FileStore
     _ledger: SqliteLedger
     _engine: LocalEngine
     _beside: Beside | None
@@ -72,20 +70,12 @@ class Looking:
         )
 
     async def find_run(self, ref: str) -> Run:
-        """By id or unambiguous prefix."""
-        if not ref:
-            raise Usage("say which run: `retinue runs history` lists them")
+        """By id or unambiguous prefix, or by any name of its session: then the run that it is at, else its newest."""
+        return await self._where_it_is(await self.meant_run(ref))
 
-        def step(tx: Tx) -> list[Run]:
-            exact = tx.run(ref, family=True)
-            return [exact] if exact else tx.runs(prefix=ref, limit=2, family=True)
-
-        found = await self._ledger.look(step)
-        if not found:
-            raise NotFound(f"there is no run {ref}: `retinue runs history` lists them")
-        if len(found) > 1:
-            raise Usage(f"{ref} could be several runs: {', '.join(run.id for run in found)} …")
-        return await self._where_it_is(found[0])
+    async def named_run(self, ref: str) -> Run:
+        """For those who are far away: by id or unambiguous prefix, and never by its session."""
+        return await self._where_it_is(one(ref, await self._ledger.look(partial(called, ref))))
 
     async def _where_they_are(self, runs: list[Run]) -> list[Run]:
         """A home or a folder may have been moved since a run was asked for: its conversation is found by its id. What

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from retinue.app.motion import ahead
+from retinue.app.naming import Naming
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.ceiling import Ceiling
@@ -16,7 +17,7 @@ from retinue.domain.run import Run
 from retinue.domain.scope import Ground, Scope, compile_scope
 from retinue.domain.skill import Skill
 from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
-from retinue.ports import Ports, Store, Tool, Tx
+from retinue.ports import Ports, Tool, Tx
 from retinue.runtime import control, guard
 from retinue.runtime.peers import nameable, naming
 from retinue.runtime.prepare import definition, held, level_of, scope_of, skilled
@@ -26,12 +27,11 @@ DEFAULT_AGENT = "general"
 Kind = Literal["read", "write", "run", "tool", "agent"]
 
 
-class Rights:
+class Rights(Naming):
     """The half of the application that a person decides with."""
 
-    def __init__(self, ports: Ports, store: Store, owner_lives: Callable[[str], bool]) -> None:
+    def __init__(self, ports: Ports, owner_lives: Callable[[str], bool]) -> None:
         self._ports = ports
-        self._sessions = store
         self._owner_lives = owner_lives
 
     async def tools(
@@ -54,7 +54,7 @@ class Rights:
     async def _scoped(self, *, agent: str | None, session: str | None, at: str | None) -> tuple[Scope, str]:
         """With the folder that is meant, whose project may add agents."""
         if session is not None:
-            chosen = await self._sessions.find(session)
+            chosen = await self.session(session)
             own = scope_of(await definition(chosen, self._ports), chosen, self._ports)
             place = chosen.workspace.meant
         else:
@@ -71,7 +71,7 @@ class Rights:
         scope = await self.scope(agent=agent, session=session, at=at)
         name, place = agent or DEFAULT_AGENT, at or str(Path.cwd())
         if session is not None:
-            chosen = await self._sessions.find(session)
+            chosen = await self.session(session)
             name, place = chosen.agent, chosen.workspace.meant
         return [(each, scope.skill(each)) for each in self._ports.skills(name, place)]
 

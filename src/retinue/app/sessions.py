@@ -10,6 +10,7 @@ from typing import Any
 
 from retinue.app.announced import announced
 from retinue.app.change import told
+from retinue.app.naming import Naming
 from retinue.app.standing import IDLE, Standing, standing
 from retinue.app.turns import Turns
 from retinue.config import load
@@ -40,7 +41,7 @@ MOST_ATTRIBUTES = 64 * 1024
 """Characters of a session's attributes as JSON."""
 
 
-class Sessions:
+class Sessions(Naming):
     """The half of the application that needs no model."""
 
     def __init__(
@@ -71,13 +72,6 @@ class Sessions:
         stands = (None, Waiting.DISK)
         return [run for run in reversed(runs) if not self.lives(run) and run.waiting_for in stands]
 
-    async def session(self, ref: str) -> Session:
-        return await self.store.find(ref)
-
-    async def named(self, ref: str) -> Session:
-        """The same for those who are far away: never by a path, nor by a name, which another may have tomorrow."""
-        return await self.store.named(ref)
-
     async def session_rows(
         self, *, agent: str | None = None, children: bool = True, words: str = "", limit: int | None = None
     ) -> list[dict[str, Any]]:
@@ -102,7 +96,7 @@ class Sessions:
 
     async def session_json(self, ref: str) -> dict[str, Any]:
         """The shape that `sessions show --json` prints."""
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         survey = await self.store.survey(session)
         live = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
         return session_as_json(session) | {
@@ -159,7 +153,7 @@ class Sessions:
         }
 
     async def entries(self, ref: str) -> list[Entry]:
-        entries, _ = await self.store.entries(await self.store.find(ref))
+        entries, _ = await self.store.entries(await self.session(ref))
         return entries
 
     async def questions(self, run: Run) -> list[Question]:
@@ -178,7 +172,7 @@ class Sessions:
 
     async def portions(self, ref: str) -> AsyncGenerator[list[Entry]]:
         """The same, some entries at a time: for a conversation of any length."""
-        async for entries in self.store.portions(await self.store.find(ref)):
+        async for entries in self.store.portions(await self.session(ref)):
             yield entries
 
     async def exported(self, ref: str) -> AsyncGenerator[list[Entry]]:
@@ -189,18 +183,18 @@ class Sessions:
     async def text(self, ref: str) -> AsyncGenerator[str]:
         """A conversation as it stands in its file, piece by piece, without secrets."""
         veil = Veil(self.redact)
-        async for piece in self.store.text(await self.store.find(ref)):
+        async for piece in self.store.text(await self.session(ref)):
             yield veil.shown(piece)
         yield veil.rest()
 
     async def page(self, ref: str, span: Span) -> list[Entry]:
         """Some entries of a conversation of any length, for others to see."""
-        found = await self.store.page(await self.store.find(ref), span)
+        found = await self.store.page(await self.session(ref), span)
         return [_redacted(entry, self.redact) for entry in found]
 
     async def between(self, ref: str, *, after: str = "", before: str = "") -> AsyncGenerator[list[Entry]]:
         """All entries after one and before another, some at a time, for others to see."""
-        async for entries in self.store.between(await self.store.find(ref), after=after, before=before):
+        async for entries in self.store.between(await self.session(ref), after=after, before=before):
             yield [_redacted(entry, self.redact) for entry in entries]
 
     async def rename(self, ref: str, name: str) -> Session:
@@ -222,7 +216,7 @@ class Sessions:
     ) -> Session:
         """What is not said stays. An empty name is none; attributes are added to those that are there, and one that is
         None goes."""
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         async with self.turns.of(session.id):
             facts: dict[str, Any] = {}
             if name is not None:
@@ -237,7 +231,7 @@ class Sessions:
 
     async def draft(self, ref: str, text: str) -> None:
         """What a person is typing, kept below the open line of the file; nobody at work there is disturbed."""
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         async with self.turns.of(session.id):
             live = await self.ledger.look(lambda tx: tx.runs(status=LIVE, session=session.id))
             if any(not run.aside for run in live):
@@ -245,14 +239,14 @@ class Sessions:
             await self.store.draft(session, self.redact(text))
 
     async def clear(self, ref: str) -> Session:
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         async with self.turns.of(session.id):
             await self._no_live_run(session)
             return await self.changed(await self.store.clear(session), "cleared")
 
     async def delete(self, ref: str) -> Session:
         """Put aside under another name, not destroyed; its path is where its folder is now."""
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         async with self.turns.of(session.id):
             await self._no_live_run(session)
             await self._nothing_left_below(session)
@@ -267,7 +261,7 @@ class Sessions:
         self, ref: str, *, at: str | None = None, include: bool = True, name: str = ""
     ) -> Session:
         made = await self.store.branch(
-            await self.store.find(ref), at=at, include=include, name=self.redact(name)
+            await self.session(ref), at=at, include=include, name=self.redact(name)
         )
         return await self.changed(made, "branched")
 

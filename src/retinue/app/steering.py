@@ -21,7 +21,7 @@ class Steering(ABC):
 
     @abstractmethod
     async def find_run(self, ref: str) -> Run:
-        """By id or unambiguous prefix."""
+        """By id or unambiguous prefix, or by any name of its session."""
 
     async def cancel(self, ref: str) -> Run:
         run = await self.find_run(ref)

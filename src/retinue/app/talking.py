@@ -9,6 +9,7 @@ from typing import Any
 
 from retinue.app.change import told
 from retinue.app.motion import ahead, moving_in
+from retinue.app.naming import Naming
 from retinue.app.sessions import LIVE
 from retinue.app.steering import entry_for
 from retinue.app.turns import Turns
@@ -25,7 +26,6 @@ from retinue.errors import Conflict, NotFound, Refused, Usage
 from retinue.ports import Ports, Tx
 from retinue.runtime.spawn import begin
 from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.files import FileStore
 from retinue.store.page import Span
 from retinue.store.window import WINDOW
 from retinue.tools.doors.agents_message import CREATE, LATEST, LATEST_OR_CREATE, behind, reported
@@ -56,10 +56,9 @@ class Message:
     """Whoever says the same with the same key says it once."""
 
 
-class Talking(ABC):
+class Talking(Naming, ABC):
     """The part of the application that programs converse with."""
 
-    store: FileStore
     agents: DefinitionCatalogue
     redact: Redactor
     turns: Turns
@@ -67,9 +66,6 @@ class Talking(ABC):
     """Key → run and words, of messages that went on with a run that waited for them."""
     _ports: Ports
     _engine: LocalEngine
-
-    @abstractmethod
-    async def named(self, ref: str) -> Session: ...
 
     @abstractmethod
     async def questions(self, run: Run) -> list[Question]: ...

@@ -3,6 +3,7 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
+from retinue.app.naming import Naming
 from retinue.domain.agent import NAME, Role
 from retinue.domain.run import Run
 from retinue.domain.session import Session
@@ -13,16 +14,14 @@ from retinue.ports import Ports
 from retinue.runtime import watch
 from retinue.runtime.send import LIVE
 from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.files import FileStore
 
 PAIR = "pair"
 """Who watches when nobody is named."""
 
 
-class Watchers(ABC):
+class Watchers(Naming, ABC):
     """The part of the application that knows who watches whom."""
 
-    store: FileStore
     agents: DefinitionCatalogue
     _ports: Ports
     _engine: LocalEngine
@@ -34,13 +33,13 @@ class Watchers(ABC):
         """From now on, until `unwatch`, through every restart. Who watches already goes on."""
         if not NAME.fullmatch(agent):
             raise self.agents.missing(agent)
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         await self._ledger_opens()
         return await watch.watch(session, agent, self._ports, trigger=trigger)
 
     async def unwatch(self, ref: str, *, agent: str | None = None) -> list[Watch]:
         """All who watch a session, or one; NotFound: nobody does."""
-        session = await self.store.find(ref)
+        session = await self.session(ref)
         found = [each for each in await self._on(session) if agent in (None, each.agent)]
         if not found:
             raise NotFound(f"{agent or 'nobody'} {'does not watch' if agent else 'watches'} {session.slug}")
@@ -48,7 +47,7 @@ class Watchers(ABC):
 
     async def watchers(self, ref: str | None = None) -> list[Watch]:
         """Who watches, everywhere or in one session: the oldest first."""
-        return await self._on(None if ref is None else await self.store.find(ref))
+        return await self._on(None if ref is None else await self.session(ref))
 
     def can_watch(self, at: str | None = None) -> list[str]:
         """The agents that may be set beside a conversation."""

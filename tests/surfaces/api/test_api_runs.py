@@ -96,6 +96,23 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: Any):
         assert (await it.get("/api/runs/nothing")).status == 404
 
 
+async def test_a_run_is_no_session_and_a_session_no_run_to_programs_that_are_far_away(api: Any):
+    """Who asks again for what is gone must never get another."""
+    async with api([reply("Hi.")]) as it:
+        made = await it.session()
+        run = (await it.say(made["slug"], "Hi")).json["responseId"]
+        for path in (
+            f"runs/{made['session_id']}",
+            f"runs/{made['slug']}",
+            f"sessions/{run}",
+            f"sessions/{run[:12]}",
+        ):
+            assert (await it.get(f"/api/{path}")).status == 404, path
+        for verb in ("cancel", "interrupt", "detach", "resume"):
+            assert (await it.post(f"/api/runs/{made['slug']}/{verb}")).status == 404, verb
+        assert (await it.get("/api/runs", root=made["slug"])).status == 404
+
+
 async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: Any):
     """How long, how many tokens and calls, who asked whom, what failed: and what it cost where there is a price, at what
     the prices are when it is asked.

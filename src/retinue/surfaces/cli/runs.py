@@ -38,7 +38,7 @@ LIVE_COLUMNS: Sequence[Column] = (
 def runs() -> None:
     """Runs: one task given to one session, from the asking to the end.
 
-    RUN is a run's id or an unambiguous prefix of it.
+    RUN is a run's id or an unambiguous prefix of it, or a session: the run that it is at, else its newest.
     """
 
 

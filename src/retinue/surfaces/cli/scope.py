@@ -16,7 +16,7 @@ from retinue.surfaces.cli.terminal import Terminal
 def scope() -> None:
     """What a session may touch: its own rights, within the ceilings of those above it and of the configuration.
 
-    SESSION is an id, slug, name, path or unambiguous prefix. Looking changes nothing.
+    SESSION is an id, slug, name, path, a run of it or an unambiguous prefix. Looking changes nothing.
     """
 
 

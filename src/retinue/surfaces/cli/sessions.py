@@ -25,7 +25,7 @@ EMPTY = "no sessions yet: retinue run TEXT begins one"
 def sessions() -> None:
     """Conversations: each is a folder with a session.md that a person can read, edit and resume.
 
-    SESSION is an id, slug, alias, path of the folder or its session.md, or an unambiguous prefix.
+    SESSION is an id, slug, alias, path of the folder or its session.md, a run of it, or an unambiguous prefix.
     """
 
 
@@ -109,8 +109,8 @@ async def delete_session(app: Sessions, terminal: Terminal, session: str) -> Non
 @click.argument("session")
 @on_sessions()
 async def restore_session(app: Sessions, terminal: Terminal, session: str) -> None:
-    """Bring a deleted session back: SESSION is its id, its slug, or its folder's name since then."""
-    await _shown(app, terminal, (await app.restore(session)).id)
+    """Bring a deleted session back: SESSION is its id, its slug, a run of it, or its folder's name since then."""
+    await _shown(app, terminal, (await app.restore(await app.deleted(session))).id)
 
 
 @sessions.command("rename")

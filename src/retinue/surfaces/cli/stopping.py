@@ -33,8 +33,9 @@ async def detach_run(app: App, terminal: Terminal, run: str) -> None:
 
     Whoever asked for it goes on at once, and hears of the result when it is there.
     """
-    await taken_up(app, [await app.find_run(run)])
-    detached = await app.detach(run)
+    found = await app.find_run(run)
+    await taken_up(app, [found])
+    detached = await app.detach(found.id)
     if (asker := detached.ask.parent_run) is not None and (await app.find_run(asker)).owner == app.owner:
         await app.wait(asker)  # nobody else works it: it goes on here
         detached = await app.find_run(detached.id)

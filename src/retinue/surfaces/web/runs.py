@@ -12,28 +12,32 @@ from retinue.surfaces.web.route import Nothing, Route, Wish
 async def listed(house: House, wish: Wish[RunsQuery, Nothing]) -> list[dict[str, Any]]:
     app, asked = house.app, wish.query
     session = None if asked.session is None else (await app.named(asked.session)).id
-    root = None if asked.root is None else (await app.find_run(asked.root)).root
+    root = None if asked.root is None else (await app.named_run(asked.root)).root
     return await app.runs_json(live=asked.live, session=session, root=root, limit=asked.limit)
 
 
 async def shown(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.run_json((await house.app.find_run(wish.ref)).id)
+    return await house.app.run_json(await _meant(house, wish))
+
+
+async def _meant(house: House, wish: Wish[Nothing, Nothing]) -> str:
+    return (await house.app.named_run(wish.ref)).id
 
 
 async def cancelled(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.run_json((await house.app.cancel(wish.ref)).id)
+    return await house.app.run_json((await house.app.cancel(await _meant(house, wish))).id)
 
 
 async def interrupted(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.run_json((await house.app.interrupt(wish.ref)).id)
+    return await house.app.run_json((await house.app.interrupt(await _meant(house, wish))).id)
 
 
 async def detached(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.run_json((await house.app.detach(wish.ref)).id)
+    return await house.app.run_json((await house.app.detach(await _meant(house, wish))).id)
 
 
 async def resumed(house: House, wish: Wish[Nothing, Nothing]) -> dict[str, Any]:
-    return await house.app.run_json((await house.app.resume(wish.ref))[0].id)
+    return await house.app.run_json((await house.app.resume(await _meant(house, wish)))[0].id)
 
 
 ROUTES = (
