@@ -807,3 +807,40 @@ async def test_a_driver_says_what_was_wrong_with_an_answer(said: bytes, reason: 
     async with serving(says(said)) as server:
         failure = await posted(server.url)
     assert (failure.reason, str(failure)) == (reason, f"{server.url} {sentence}")
+
+
+@pytest.mark.parametrize(
+    ("said", "reason", "gate", "seconds", "sentence"),
+    [
+        (b"401 No\r\n\r\n{}", "auth", False, None, "refused the key (HTTP 401): check SOME_KEY"),
+        (
+            b"429 Busy\r\nRetry-After: 7\r\nContent-Length: 99\r\n\r\n",
+            "rate_limited",
+            True,
+            7.0,
+            "answered HTTP 429: Busy",
+        ),
+        (
+            b'400 Bad\r\nTransfer-Encoding: chunked\r\n\r\n16\r\n{"message":"too long"}\r\n',
+            "provider",
+            False,
+            None,
+            "answered HTTP 400: too long",
+        ),
+    ],
+    ids=["no length", "too long a length", "no last chunk"],
+)
+async def test_a_refusal_counts_by_its_status_though_its_words_do_not_end(
+    said: bytes, reason: str, gate: bool, seconds: float | None, sentence: str
+):
+    """Shows: M01."""
+
+    async def play(line: Line) -> None:
+        await line.asked()
+        await line.say(b"HTTP/1.1 " + said)
+        await line.left()
+
+    async with serving(play) as server:
+        failure = await posted(server.url)
+    assert (failure.reason, failure.gate, failure.pause.seconds) == (reason, gate, seconds)
+    assert str(failure) == f"{server.url} {sentence}"

@@ -4,6 +4,7 @@ import asyncio
 import math
 import re
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Protocol
@@ -36,6 +37,8 @@ ALIVE = Delta()
 CONNECT_SECONDS = 15.0
 LINGER_SECONDS = 2.0
 """How long to wait for the formal end of a stream whose reply is already whole."""
+REFUSAL_SECONDS = 1.0
+"""How long to wait for the words of a refusal."""
 MAX_ERROR_BODY = 64 * 1024
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 _HEADERS = {
@@ -155,11 +158,7 @@ class Post:
 
     async def _refused(self, connection: Connection, secret: str) -> Trouble:
         answer = connection.answer
-        try:
-            body = b"" if _packed(answer) else await _limited(connection, MAX_ERROR_BODY)
-        except Broken:
-            body = b""  # the status says what matters
-        said, *names = _error_in(body)
+        said, *names = _error_in(b"" if _packed(answer) else await _complaint(connection))
         status = answer.status
         fate = by_status(status)
         named = by_name(*names)
@@ -208,6 +207,18 @@ async def _limited(connection: Connection, limit: int) -> bytes:
     while size < limit and (chunk := await connection.read()):
         pieces.append(chunk)
         size += len(chunk)
+    return b"".join(pieces)
+
+
+async def _complaint(connection: Connection) -> bytes:
+    """The words of a refusal, as far as they come soon: its status alone says what matters."""
+    pieces: list[bytes] = []
+    size = 0
+    with suppress(TimeoutError, Broken):
+        async with asyncio.timeout(REFUSAL_SECONDS):
+            while size < MAX_ERROR_BODY and (chunk := await connection.read()):
+                pieces.append(chunk)
+                size += len(chunk)
     return b"".join(pieces)
 
 
