@@ -150,7 +150,19 @@ async def test_a_date_as_retry_after_is_understood_and_a_far_one_is_bounded(prov
         assert second - first >= 0.2
 
 
-@pytest.mark.parametrize("nonsense", ["soon", "", "-3", "1e999", "NaN", "+NaN"])
+@pytest.mark.parametrize(
+    "nonsense",
+    [
+        "soon",
+        "",
+        "-3",
+        "1e999",
+        "NaN",
+        "+NaN",
+        "Mon, 01 Jan 99999999999999999999 00:00:00 GMT",
+        "Mon, 01 Jan 2026 00:00:00 +99999999999999",
+    ],
+)
 async def test_a_retry_after_that_means_nothing_does_no_harm(provider: str, nonsense: str):
     """Shows: M01."""
     settings = replace(QUICK, retry_after_max_seconds=0.1)

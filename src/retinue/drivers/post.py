@@ -244,7 +244,7 @@ def _pause(headers: Mapping[str, str]) -> Pause:
         if value[0].isdigit() or value[0] in "+-.":
             return Pause(seconds=_seconds(value))
         at = parsedate_to_datetime(value)
-    except ValueError:
+    except (ValueError, OverflowError):
         return Pause()
     return Pause(at=at if at.tzinfo else at.replace(tzinfo=UTC))
 
