@@ -17,7 +17,8 @@ from retinue.drivers.trouble import Trouble
 from retinue.errors import ModelFailed
 from retinue.ports import Driver
 from retinue.testing.model_server import ModelServer
-from retinue.testing.replies import Answer, raw_stream
+from retinue.testing.replies import Answer, raw_stream, reply
+from retinue.testing.shapes import anthropic_events, openai_events
 
 MAKERS: dict[str, Callable[[str], Driver]] = {
     "openai": lambda url: OpenAIChat(url, ""),
@@ -68,6 +69,22 @@ def test_a_stream_cut_anywhere_holds_the_same_events(cuts: list[int]):
         found += reader.feed(STREAM[at:cut])
         at = cut
     assert found + reader.rest() == FOUND
+
+
+@pytest.mark.parametrize("blank", [b"data: \n\n", b"data:\n\n", b"event: ping\ndata: \n\n", b"data\n\n"])
+@pytest.mark.parametrize("size", [1, 100])
+def test_an_event_without_data_is_passed_over(blank: bytes, size: int):
+    stream = b"data: one\n\n" + blank + b": two comes\ndata: two\n\n" + blank
+    reader = Events()
+    found = [event for at in range(0, len(stream), size) for event in reader.feed(stream[at : at + size])]
+    assert found + reader.rest() == [b"one", b"two"]
+
+
+@pytest.mark.parametrize("provider", MAKERS)
+async def test_a_server_may_show_by_empty_events_that_it_is_there(provider: str):
+    made = {"openai": openai_events, "anthropic": anthropic_events}[provider](reply("hello"), "m")
+    answer = await read(provider, raw_stream(b"data: \n\n".join(made)))
+    assert answer.text == "hello"
 
 
 def test_an_event_that_was_not_closed_is_found_at_the_end():

@@ -12,7 +12,7 @@ _BLANK = b"\n\n"
 
 class Events:
     """The data of each event, whole. Names, ids, comments and retry hints are passed over: both providers
-    repeat what matters inside the data."""
+    repeat what matters inside the data. So are events without data, by which a server shows that it is there."""
 
     __slots__ = ("_begun", "_data", "_event", "_line_size", "_pieces")
 
@@ -76,7 +76,8 @@ class Events:
             self._data.append(line[6:] if line.startswith(b"data: ") else line[5:])
             self._event += len(line)
         elif not line and self._data:
-            found.append(self._data[0] if len(self._data) == 1 else b"\n".join(self._data))
+            if data := self._data[0] if len(self._data) == 1 else b"\n".join(self._data):
+                found.append(data)
             self._data = []
             self._event = 0
 
@@ -87,10 +88,12 @@ def _plain(chunk: bytes, found: list[bytes]) -> bytes:
     last = blocks.pop()
     for at, block in enumerate(blocks):
         if block.startswith(b"data: ") and b"\n" not in block:
-            found.append(block[6:])
+            if data := block[6:]:
+                found.append(data)
             continue
-        name, _, data = block.partition(b"\n")
-        if not data.startswith(b"data: ") or b"\n" in data or name.startswith(b"data"):
+        name, _, line = block.partition(b"\n")
+        if not line.startswith(b"data: ") or b"\n" in line or name.startswith(b"data"):
             return _BLANK.join([*blocks[at:], last])
-        found.append(data[6:])
+        if data := line[6:]:
+            found.append(data)
     return last
