@@ -442,6 +442,14 @@ BAD: Mapping[str, tuple[bytes, str]] = {
         b"HTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD + b"\r\n\r\n",
         "answered with a head of more than 65,536 bytes",
     ),
+    "no header after another answer": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nnothing\r\n\r\n",
+        "answered with what is no header: 'nothing",
+    ),
+    "a long head after another answer": (
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nX: " + b"y" * MAX_HEAD,
+        "answered with a head of more than 65,536 bytes",
+    ),
     "a length in words": (
         b"HTTP/1.1 200 OK\r\nContent-Length: two\r\n\r\nok",
         "a length that is none: 'two'",
@@ -496,6 +504,13 @@ async def test_what_is_no_whole_answer_is_a_broken_one(said: bytes, sentence: st
     async with serving(says(said)) as server, client(server.url) as asker:
         with pytest.raises(Broken, match=re.escape(sentence)):
             await ask(asker)
+
+
+async def test_an_answer_that_was_not_the_last_is_never_taken_for_it():
+    said = BAD["no header after another answer"][0]
+    async with serving(says(said)) as server, client(server.url) as asker:
+        with pytest.raises(Broken, match="what is no header"):
+            await asker.post({}, [b"{}"])
 
 
 async def test_what_came_before_the_connection_broke_is_read_first():

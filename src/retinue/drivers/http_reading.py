@@ -73,13 +73,13 @@ class Answer:
 
     def _head(self, data: bytes) -> None:
         while self.status < _FINAL and self.status != _SWITCHED:
+            self.status = 0
             data = data.lstrip(b"\r\n")
             end = _BLANK.search(data)
             size = len(data) if end is None else end.start()
             if self._around + size > MAX_HEAD:
                 raise Broken(f"answered with a head of more than {MAX_HEAD:,} bytes")
             if end is None:
-                self.status = 0
                 self._held = data
                 return
             self._around += size
