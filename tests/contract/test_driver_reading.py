@@ -228,6 +228,11 @@ async def test_thinking_in_other_servers_words_is_heard_as_thinking(field: str):
         (b'data: {"error": "it broke"}\n\n', "provider"),
         (b'data: {"error": {"message": "bad key", "code": "invalid_api_key"}}\n\n', "auth"),
         (b'data: {"error": {"message": "too long", "code": "context_length_exceeded"}}\n\n', "provider"),
+        (b'data: {"error": {"message": "bad key", "code": 401}}\n\n', "auth"),
+        (b'data: {"error": {"message": "no such model", "code": 404}}\n\n', "config"),
+        (b'data: {"error": {"message": "slow down", "code": 429}}\n\n', "rate_limited"),
+        (b'data: {"error": {"message": "no", "code": 429, "type": "invalid_api_key"}}\n\n', "auth"),
+        (b'data: {"error": {"message": "no", "code": 7}}\n\n', "provider"),
         (events(chunk({"content": "x"}, "error")), "provider"),
     ],
 )
@@ -236,6 +241,18 @@ async def test_a_piece_that_is_no_completion_ends_the_attempt(body: bytes, reaso
     with pytest.raises(ModelFailed) as caught:
         await read("openai", raw_stream(body))
     assert caught.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("code", "retry", "gate"),
+    [(429, True, True), (503, True, False), (402, False, False), (401, False, False), (1302, True, False)],
+)
+async def test_a_number_in_an_error_inside_a_stream_is_a_status_that_came_late(
+    code: int, retry: bool, gate: bool
+):
+    with pytest.raises(Trouble) as caught:
+        await read("openai", raw_stream(events({"error": {"message": "no", "code": code}})))
+    assert (caught.value.retry, caught.value.gate) == (retry, gate)
 
 
 @pytest.mark.parametrize(

@@ -67,6 +67,7 @@ BY_STATUS: dict[int, Fate] = {
     529: RATE,
 }
 """Every other 5xx passes, every other status is a rejection."""
+_STATUSES = range(400, 600)
 
 BY_NAME: dict[str, Fate] = {
     "rate_limit_error": RATE,
@@ -103,6 +104,14 @@ def by_name(*names: object) -> Fate:
         if isinstance(name, str) and name in BY_NAME:
             return BY_NAME[name]
     return PASSING
+
+
+def by_code(code: object, kind: object) -> Fate:
+    """An error inside a stream by its name, or else by its number, which is a status that came too late."""
+    fate = by_name(code, kind)
+    if fate is PASSING and isinstance(code, int) and code in _STATUSES:
+        return by_status(code)
+    return fate
 
 
 def quoted(text: str, secret: str = "") -> str:
