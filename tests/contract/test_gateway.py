@@ -22,6 +22,8 @@ from retinue.drivers.anthropic import Anthropic
 from retinue.drivers.gate import Gate
 from retinue.drivers.gateway import Gateway, GatewaySettings
 from retinue.drivers.openai_chat import OpenAIChat
+from retinue.drivers.post import ALIVE
+from retinue.drivers.watch import MOVED, Patience, Watch
 from retinue.errors import BadConfig, ModelFailed
 from retinue.ports import Driver
 from retinue.testing.fixed_chance import START, fixed_chance
@@ -321,6 +323,29 @@ async def test_a_long_call_is_progress_though_nothing_of_it_is_shown(provider: s
         answer = await it.turn()
     assert answer.wishes[0].broken == ""
     assert [delta for delta in it.heard if delta.calling or delta.text] == []
+
+
+async def test_a_document_that_comes_slowly_is_not_silence(provider: str):
+    """Shows: M05."""
+    slow = reply("word " * 20, stream=False, chunk=4, pace=0.02)
+    async with talk(provider, [slow], replace(QUICK, idle_seconds=0.5)) as it:
+        assert (await it.turn()).text == "word " * 20
+
+
+async def test_what_moves_without_being_an_answer_is_alive_and_opens_no_gate():
+    opened: list[bool] = []
+    watch = Watch(Patience(idle=0.5, progress=5, total=5), lambda _: None, lambda: opened.append(True))
+
+    async def turn() -> Reply:
+        for _ in range(40):
+            watch.heard(MOVED)
+            await asyncio.sleep(0.02)
+        assert opened == []
+        watch.heard(ALIVE)
+        return Reply(text="at last")
+
+    assert (await watch.over(turn())).text == "at last"
+    assert opened == [True]
 
 
 async def test_silence_with_the_line_open_is_ended_and_asked_again(provider: str):

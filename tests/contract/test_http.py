@@ -23,6 +23,7 @@ from retinue.drivers.http import MOST_WAITING, PIECE, Client, Connection
 from retinue.drivers.http_reading import MAX_HEAD, Answer, Broken
 from retinue.drivers.post import Post
 from retinue.drivers.trouble import Trouble
+from retinue.drivers.watch import MOVED
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n")
@@ -578,6 +579,62 @@ async def test_others_have_their_turn_between_the_pieces_of_a_long_request():
         connection.leave()
         beside.cancel()
     assert len(seen) == len({*seen}) == 10
+
+
+async def test_whoever_asks_is_told_that_a_long_request_moves_and_nothing_while_it_does_not():
+    async def play(line: Line) -> None:
+        await line.head()
+        await reading.wait()
+        await line.reader.readexactly(80 * PIECE)
+        await line.say(OK)
+
+    reading = asyncio.Event()
+    told: list[bool] = []
+    async with serving(play) as server, client(server.url) as asker:
+        asking = asyncio.ensure_future(asker.post({}, [b"x" * PIECE] * 80, lambda: told.append(True)))
+        for _ in range(1_000):
+            await asyncio.sleep(0)
+        assert len(told) < 80
+        reading.set()
+        connection = await asking
+        assert await body(connection) == b"ok"
+        connection.leave()
+        assert len(told) >= 80
+
+
+async def test_whoever_asks_is_told_of_answers_that_are_not_the_last():
+    async def play(line: Line) -> None:
+        await line.asked()
+        for _ in range(3):
+            await line.say(b"HTTP/1.1 102 Processing\r\n\r\n")
+            await told.wait()
+            told.clear()
+        await line.say(OK)
+
+    told = asyncio.Event()
+    async with serving(play) as server, client(server.url) as asker:
+        connection = await asker.post({}, [b"{}"], told.set)
+        assert await body(connection) == b"ok"
+        connection.leave()
+
+
+async def test_a_driver_passes_on_that_its_request_moves():
+    async def play(line: Line) -> None:
+        await line.asked()
+        await line.say(b"HTTP/1.1 102 Processing\r\n\r\n")
+        await heard.wait()
+        await line.say(b"HTTP/1.1 500 Oh\r\nContent-Length: 0\r\n\r\n")
+
+    def hear(delta: Delta) -> None:
+        if delta is MOVED:
+            heard.set()
+
+    heard = asyncio.Event()
+    async with serving(play) as server:
+        post = Post(server=server.url, variable="SOME_KEY")
+        with pytest.raises(Trouble, match="HTTP 500"):
+            await post.stream({}, [b"{}"], Unread(), hear, "")
+        await post.close()
 
 
 @pytest.mark.parametrize("words", [b"x" * 20_000_000, b"x" * 200_000, b"x"], ids=["long", "longer", "short"])

@@ -54,16 +54,17 @@ class Connection(asyncio.Protocol):
     def closing(self) -> bool:
         return self._transport.is_closing()
 
-    async def ask(self, head: bytes, body: Sequence[bytes], size: int) -> None:
+    async def ask(self, head: bytes, body: Sequence[bytes], size: int, moved: Callable[[], None]) -> None:
         """Sends a request and waits for the head of its answer."""
         answer = self.answer = Answer()
         self._waiting = 0
         if size < ONE_WRITE:
             self._transport.write(b"".join((head, *body)))
         else:
-            await self._send(head, body)
+            await self._send(head, body, moved)
         while not answer.status:
             await self._change()
+            moved()
 
     async def read(self) -> bytes:
         """What came of the body since the last time; nothing when it has ended."""
@@ -146,7 +147,7 @@ class Connection(asyncio.Protocol):
         except OSError:
             return
 
-    async def _send(self, head: bytes, body: Sequence[bytes]) -> None:
+    async def _send(self, head: bytes, body: Sequence[bytes], moved: Callable[[], None]) -> None:
         """A long request, piece by piece. The rest is not sent to a server that has refused it already."""
         self._sent = False
         self._transport.write(head)
@@ -157,6 +158,7 @@ class Connection(asyncio.Protocol):
                 await self._change()
             if self._refused():
                 return
+            moved()
         self._sent = True
 
     def _refused(self) -> bool:
@@ -202,19 +204,22 @@ class Client:
         self._closed = False
         self._gone = asyncio.Event()
 
-    async def post(self, headers: Mapping[str, str], body: Sequence[bytes]) -> Connection:
-        """The connection on which the answer comes, as soon as its head is there. Unreachable, or Broken."""
+    async def post(
+        self, headers: Mapping[str, str], body: Sequence[bytes], moved: Callable[[], None] = lambda: None
+    ) -> Connection:
+        """The connection on which the answer comes, as soon as its head is there. Unreachable, or Broken. Until then
+        `moved` is called whenever a piece of a long request has gone, or something came."""
         size = sum(map(len, body))
         head = f"{self._head}{_lines(headers)}Content-Length: {size}\r\n\r\n".encode("latin-1")
         connection = self._kept()
         if connection is not None:
             try:
-                return await _asked(connection, head, body, size)
+                return await _asked(connection, head, body, size, moved)
             except Broken:
                 # A server may close a connection at the very moment at which we use it again.
                 if connection.answer.begun:
                     raise
-        return await _asked(await self._opened(), head, body, size)
+        return await _asked(await self._opened(), head, body, size, moved)
 
     async def close(self) -> None:
         self._closed = True
@@ -281,9 +286,11 @@ class Client:
         return connection
 
 
-async def _asked(connection: Connection, head: bytes, body: Sequence[bytes], size: int) -> Connection:
+async def _asked(
+    connection: Connection, head: bytes, body: Sequence[bytes], size: int, moved: Callable[[], None]
+) -> Connection:
     try:
-        await connection.ask(head, body, size)
+        await connection.ask(head, body, size, moved)
     except BaseException:
         connection.drop()
         raise

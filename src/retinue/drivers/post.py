@@ -30,6 +30,7 @@ from retinue.drivers.trouble import (
     quoted,
     trouble,
 )
+from retinue.drivers.watch import MOVED
 from retinue.errors import BadConfig
 
 ALIVE = Delta()
@@ -108,7 +109,7 @@ class Post:
     ) -> None:
         """Sends the body and feeds the answer to `reading`; every failure is a Trouble."""
         try:
-            connection = await self._opened().post(headers, body)
+            connection = await self._opened().post(headers, body, lambda: heard(MOVED))
             try:
                 await self._answered(connection, reading, heard, secret)
             finally:
@@ -150,7 +151,7 @@ class Post:
             )
         kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind == "application/json":
-            reading.whole(await _limited(connection, MAX_EVENT))
+            reading.whole(await _document(connection, heard))
         elif kind in {"text/html", "application/xhtml+xml"}:
             raise trouble(f"{self._server} answered with a web page instead of a reply", PASSING)
         else:
@@ -200,11 +201,12 @@ def _packed(answer: Answer) -> str:
     return "" if said.lower() == "identity" else said
 
 
-async def _limited(connection: Connection, limit: int) -> bytes:
-    """A body, as far as anyone would want to read it."""
+async def _document(connection: Connection, heard: Callable[[Delta], None]) -> bytes:
+    """A reply that is not streamed, as far as anyone would want to read it."""
     pieces: list[bytes] = []
     size = 0
-    while size < limit and (chunk := await connection.read()):
+    while size < MAX_EVENT and (chunk := await connection.read()):
+        heard(ALIVE)
         pieces.append(chunk)
         size += len(chunk)
     return b"".join(pieces)

@@ -8,6 +8,9 @@ from retinue.domain.turn import Delta, Reply
 from retinue.domain.value import value
 from retinue.drivers.trouble import Trouble
 
+MOVED = Delta()
+"""Itself, not its equals, says that bytes went or came which are no answer yet: the line lives, and no more is known."""
+
 
 @value
 class Patience:
@@ -74,6 +77,8 @@ class Watch:
 
     def heard(self, delta: Delta) -> None:
         self._byte = now = self._clock()
+        if delta is MOVED:
+            return
         if self._opened is not None:
             self._opened()
             self._opened = None
