@@ -139,6 +139,33 @@ async def test_calls_without_arguments_and_without_an_index_stay_apart():
     assert [(wish.tool, wish.args) for wish in answer.wishes] == [("ls", "{}"), ("ls", "{}"), ("glob", "{}")]
 
 
+async def test_fragments_without_an_index_belong_to_the_call_that_has_their_id():
+    """Shows: M14."""
+    answer = await read(
+        "openai",
+        fragments(
+            {"id": "x", "function": {"name": "read", "arguments": ""}},
+            {"id": "x", "function": {"name": "read", "arguments": '{"path":'}},
+            {"id": "y", "function": {"name": "ls", "arguments": "{"}},
+            {"id": "x", "function": {"arguments": '"a"}'}},
+            {"id": "y", "function": {"name": "ls", "arguments": "}"}},
+        ),
+    )
+    assert [(wish.tool, wish.args) for wish in answer.wishes] == [("read", '{"path":"a"}'), ("ls", "{}")]
+
+
+@pytest.mark.parametrize(
+    "arguments", ["", {}, {"path": "a"}, "{"], ids=["none", "empty", "an object", "half"]
+)
+@pytest.mark.parametrize("more", [{}, {"index": 0}, {"id": "x"}], ids=["bare", "one index", "one id"])
+async def test_each_call_of_a_whole_message_is_a_call_of_its_own(arguments: object, more: dict[str, object]):
+    """Shows: M14."""
+    wishes = [{**more, "function": {"name": name, "arguments": arguments}} for name in ("ls", "ls", "read")]
+    whole = {"choices": [{"message": {"tool_calls": wishes}, "finish_reason": "tool_calls"}]}
+    answer = await read("openai", Answer(body=msgspec.json.encode(whole), content_type="application/json"))
+    assert [wish.tool for wish in answer.wishes] == ["ls", "ls", "read"]
+
+
 async def test_calls_that_all_claim_the_same_index_stay_apart():
     """Shows: M14."""
     answer = await read(

@@ -166,6 +166,8 @@ class _Reading:
         self._key = key
         self._into = Assembly(heard)
         self._by_index: dict[int, Slot] = {}
+        self._by_id: dict[str, Slot] = {}
+        self._in_pieces = True
         self._usage: dict[str, Any] | None = None
         self._stop = Stop.END
         self._refusals: list[str] = []
@@ -183,6 +185,7 @@ class _Reading:
             self.finished = self.over = True
 
     def whole(self, data: bytes) -> None:
+        self._in_pieces = False
         self.take([data])
 
     def _chunk(self, chunk: _Chunk) -> None:
@@ -245,7 +248,7 @@ class _Reading:
     def _fragment(self, call: _Call) -> None:
         function = call.function or _Function()
         name = function.name or ""
-        slot = self._slot(call, name)
+        slot = self._slot(call, name) if self._in_pieces else self._into.call(name)
         if name and name != slot.name and not slot.pieces:
             slot.name = (slot.name + name)[:MAX_NAME]
         args = function.arguments
@@ -253,15 +256,17 @@ class _Reading:
             self._into.argue(slot, args if isinstance(args, str) else encode(args).decode())
 
     def _slot(self, call: _Call, name: str) -> Slot:
-        """Which call a fragment belongs to. An index decides; without one, or with one used twice, a name
-        that comes after arguments have begun opens the next call."""
+        """Which call a fragment belongs to. An index decides, or else an id; without them, or with one used twice, a
+        name that comes after arguments have begun opens the next call."""
         slots = self._into.slots
         last = slots[-1] if slots else None
-        slot = last if call.index is None else self._by_index.get(call.index)
+        slot = self._by_id.get(call.id or "", last) if call.index is None else self._by_index.get(call.index)
         if slot is None or not _continues(slot, call, name):
             slot = self._into.call(name, call.id or "")
             if call.index is not None:
                 self._by_index[call.index] = slot
+            if call.id:
+                self._by_id[call.id] = slot
         return slot
 
 
@@ -280,7 +285,9 @@ def _continues(slot: Slot, call: _Call, name: str) -> bool:
         return not slot.pieces or name == slot.name
     if not call.id:
         return not slot.pieces
-    return bool(slot.pieces) and bool(not_an_object("".join(slot.pieces)))
+    if not slot.pieces:
+        return call.id == slot.id and name == slot.name
+    return bool(not_an_object("".join(slot.pieces)))
 
 
 def _joined(parts: list[Any]) -> str:
