@@ -190,11 +190,24 @@ async def test_a_request_says_where_to_with_what_and_how_long():
         ("http://[fe80::1%25eth0]/v1", "fe80::1%eth0", 80, "[fe80::1]"),
         ("http://grün.example/v1", "xn--grn-ioa.example", 80, "xn--grn-ioa.example"),
         ("http://model_server/v1", "model_server", 80, "model_server"),
+        ("https://example.com./v1", "example.com.", 443, "example.com."),
     ],
 )
 def test_a_url_says_which_host_and_port_are_meant(url: str, host: str, port: int, named: str):
     there = where(url)
     assert (there.host, there.port, there.named, there.target) == (host, port, named, "/v1")
+
+
+@pytest.mark.parametrize(
+    ("url", "proven"),
+    [
+        ("https://example.com./v1", "example.com"),
+        ("https://example.com/v1", "example.com"),
+        ("https://[fe80::1%25eth0]/v1", "fe80::1"),
+    ],
+)
+def test_a_certificate_names_a_host_without_its_last_dot_and_without_a_zone(url: str, proven: str):
+    assert where(url).proven == proven
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,8 @@ class Where:
     target: str
     named: str
     """The host as a request names it."""
+    proven: str
+    """The host as its certificate names it."""
 
 
 def where(url: str) -> Where:
@@ -65,6 +67,7 @@ def where(url: str) -> Where:
         secure=parts.scheme == "https",
         target=quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_WRITTEN),
         named=named if port == usual else f"{named}:{port}",
+        proven=bare.removesuffix("."),
     )
 
 

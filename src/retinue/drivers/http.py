@@ -275,7 +275,7 @@ class Client:
                     lambda: Connection(self, None if there.secure else raw),
                     sock=raw,
                     ssl=self._context() if there.secure else None,
-                    server_hostname=there.host if there.secure else None,
+                    server_hostname=there.proven if there.secure else None,
                 )
         except OSError as error:
             if isinstance(error, TimeoutError) and error.errno is None:
