@@ -274,7 +274,14 @@ async def test_a_server_that_is_not_there_is_tried_again_and_said_to_be_unreacha
 
 @pytest.mark.parametrize(
     "base",
-    ["not a url", "ftp://127.0.0.1", "http://", "http://models..example", f"http://{'m' * 64}.example"],
+    [
+        "not a url",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://models..example",
+        f"http://{'m' * 64}.example",
+        "http://127.0.0.1/\udcff",
+    ],
 )
 async def test_a_base_url_that_is_none_is_the_configurations_fault(provider: str, base: str):
     """Shows: M04."""

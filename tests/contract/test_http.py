@@ -212,7 +212,7 @@ def test_a_certificate_names_a_host_without_its_last_dot_and_without_a_zone(url:
 
 @pytest.mark.parametrize(
     "url", ["", "x", "ftp://x", "http://", "http://a..b", "http://a b", "http://x:y", "http://x:70000",
-            "http://me:word@x", f"http://{'m' * 64}", "http://[zz]/", "http://x%20y/"],
+            "http://me:word@x", f"http://{'m' * 64}", "http://[zz]/", "http://x%20y/", "http://x/\udcff"],
 )  # fmt: skip
 def test_what_is_no_url_of_a_server_is_refused(url: str):
     with pytest.raises(NoUrl):

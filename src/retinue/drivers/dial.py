@@ -53,6 +53,7 @@ def where(url: str) -> Where:
     try:
         parts = urlsplit(url)
         host, port = _host(parts.hostname or ""), parts.port
+        target = quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_WRITTEN)
     except ValueError as error:
         raise NoUrl(url) from error
     if parts.scheme not in PORTS or parts.username is not None:
@@ -65,7 +66,7 @@ def where(url: str) -> Where:
         host=host,
         port=port,
         secure=parts.scheme == "https",
-        target=quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_WRITTEN),
+        target=target,
         named=named if port == usual else f"{named}:{port}",
         proven=bare.removesuffix("."),
     )
