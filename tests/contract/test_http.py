@@ -425,6 +425,11 @@ GOOD: Mapping[str, tuple[bytes, int, bytes]] = {
         200,
         b"ok and\r\nmore",
     ),
+    "chunks with sizes of many digits": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n%016x\r\nok\r\n%064x\r\n\r\n" % (2, 0),
+        200,
+        b"ok",
+    ),
     "chunks with trailers": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: Chunked\r\n\r\n2 \r\nok\r\n0;x\r\nA: b\r\nC: d\r\n\r\n",
         200,
@@ -477,6 +482,14 @@ BAD: Mapping[str, tuple[bytes, str]] = {
     "a chunk that is longer": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nokay\r\n0\r\n\r\n",
         "answered with what is no chunk",
+    ),
+    "a chunk of a size beyond all": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n1%015x\r\nok\r\n0\r\n\r\n" % 2,
+        "what is no chunk",
+    ),
+    "a size without end": (
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"0" * 500,
+        "what is no chunk",
     ),
     "trailers without end": (
         b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n" + b"X: y\r\n" * MAX_HEAD,

@@ -10,8 +10,8 @@ _BLANK = re.compile(rb"\n\r?\n")
 _STATUS = re.compile(r"HTTP/1\.([0-9]) +([1-9][0-9]{2})(?:[ \t]+([^\r]*))?\r?")
 _FOLD = re.compile(r"\r?\n[ \t]+")
 _LENGTH = re.compile(r"[0-9]{1,18}")
-_CHUNK = rb"([0-9A-Fa-f]{1,15})[ \t]{0,64}(?:;[^\n]{0,4096})?\r?\n"
-_PART_OF_CHUNK = rb"[0-9A-Fa-f]{0,15}[ \t]{0,64}(?:;[^\n]{0,4097}|\r)?"
+_CHUNK = rb"(0{0,64}[0-9A-Fa-f]{1,15})[ \t]{0,64}(?:;[^\n]{0,4096})?\r?\n"
+_PART_OF_CHUNK = rb"0{0,64}[0-9A-Fa-f]{0,15}[ \t]{0,64}(?:;[^\n]{0,4097}|\r)?"
 _FIRST = (re.compile(_CHUNK), re.compile(_PART_OF_CHUNK))
 """The line before a chunk's bytes, and what may yet become one."""
 _NEXT = (re.compile(rb"\r?\n" + _CHUNK), re.compile(rb"\r?(?:\n" + _PART_OF_CHUNK + rb")?"))
