@@ -776,6 +776,8 @@ async def test_nobody_there_is_told_from_a_broken_connection():
 def test_reasons_are_said_in_words():
     assert why(socket.gaierror(socket.EAI_NONAME, "Name or service not known")) == "Name or service not known"
     assert why(ConnectionRefusedError(111, "Connect call failed ('127.0.0.1', 9)")) == "Connection refused"
+    assert why(ConnectionResetError()) == "no TLS came about: the server hung up"
+    assert why(ConnectionResetError(104, "Connection reset by peer")) == "Connection reset by peer"
 
 
 async def test_a_name_is_asked_for_and_the_first_of_its_machines_that_answers_is_taken():
@@ -810,6 +812,15 @@ async def test_a_server_that_speaks_no_tls_is_said_to():
 
     async with serving(plain) as server, client(server.url.replace("http:", "https:")) as asker:
         with pytest.raises(Unreachable, match="no TLS came about: wrong version number"):
+            await ask(asker)
+
+
+async def test_a_server_that_hangs_up_instead_of_greeting_is_said_to():
+    async def leave(line: Line) -> None:
+        await line.reader.read(1)
+
+    async with serving(leave) as server, client(server.url.replace("http:", "https:")) as asker:
+        with pytest.raises(Unreachable, match="no TLS came about: the server hung up"):
             await ask(asker)
 
 

@@ -125,6 +125,9 @@ def why(error: OSError) -> str:
         return f"its certificate is not trusted: {error.verify_message}"
     if isinstance(error, ssl.SSLError):
         return f"no TLS came about: {(error.reason or str(error)).replace('_', ' ').lower()}"
+    if isinstance(error, ConnectionResetError) and error.errno is None:
+        # asyncio's word for a server that ends the connection, in good order, in the middle of the greeting.
+        return "no TLS came about: the server hung up"
     if isinstance(error, socket.gaierror) or error.errno is None:
         return error.strerror or str(error) or type(error).__name__
     return os.strerror(error.errno)
