@@ -867,10 +867,10 @@ class Unread:
         raise AssertionError(data)
 
 
-async def posted(url: str) -> Trouble:
+async def posted(url: str, key: str = "a-secret") -> Trouble:
     post = Post(server=url, variable="SOME_KEY")
     with pytest.raises(Trouble) as caught:
-        await post.stream({}, [b"{}"], Unread(), heard_nothing, "a-secret")
+        await post.stream({}, [b"{}"], Unread(), heard_nothing, key)
     await post.close()
     return caught.value
 
@@ -953,3 +953,9 @@ async def test_a_refusal_counts_by_its_status_though_its_words_do_not_end(
         failure = await posted(server.url)
     assert (failure.reason, failure.gate, failure.pause.seconds) == (reason, gate, seconds)
     assert str(failure) == f"{server.url} {sentence}"
+
+
+async def test_a_key_that_could_be_a_word_takes_no_words_with_it():
+    async with serving(says(b"HTTP/1.1 400 Bad\r\nContent-Length: 17\r\n\r\nthe lock is stuck")) as server:
+        assert str(await posted(server.url, "k")) == f"{server.url} answered HTTP 400: the lock is stuck"
+        assert str(await posted(server.url, "the lock")) == f"{server.url} answered HTTP 400: [key] is stuck"

@@ -3,6 +3,7 @@
 import re
 from datetime import datetime
 
+from retinue.domain.redact import SHORTEST
 from retinue.domain.run import Reason
 from retinue.domain.value import value
 from retinue.errors import ModelFailed
@@ -116,7 +117,7 @@ def by_code(code: object, kind: object) -> Fate:
 
 def quoted(text: str, secret: str = "") -> str:
     """A server's words as a person may read them: one short line, without keys or control characters."""
-    if secret:
+    if len(secret) >= SHORTEST:
         text = text.replace(secret, "[key]")
     text = _KEY_SHAPE.sub("[key]", text[: MAX_MESSAGE * 4])
     text = _UNPRINTABLE.sub(" ", text).strip()
