@@ -602,11 +602,22 @@ async def test_a_rejected_request_is_not_asked_again_and_quotes_the_server_safel
         assert len(text) < 700
 
 
-async def test_a_redirect_is_not_followed(provider: str):
-    elsewhere = Answer(status=307, headers={"Location": "http://127.0.0.1:9/v1/messages"}, body=b"")
+@pytest.mark.parametrize("code", [301, 302, 303, 307, 308])
+async def test_a_redirect_is_not_followed_and_says_where_to(provider: str, code: int):
+    place = "http://127.0.0.1:9/v1/messages"
+    elsewhere = Answer(status=code, headers={"Location": f"{place}?key={KEY}"}, body=b"<html>moved</html>")
     async with talk(provider, [elsewhere]) as it:
         failure = await it.fails()
         assert (failure.reason, it.asked) == ("provider", 1)
+        assert str(failure).endswith(
+            f" has moved (HTTP {code}) to {place}?key=[key], which was not asked: if you trust it, mend the base URL"
+        )
+
+
+async def test_a_redirect_to_nowhere_says_so(provider: str):
+    async with talk(provider, [Answer(status=301, body=b"")]) as it:
+        sentence = str(await it.fails())
+    assert sentence.endswith(" has moved (HTTP 301) and does not say where to: mend the base URL")
 
 
 async def test_a_cancelled_turn_hangs_up_at_once(provider: str):

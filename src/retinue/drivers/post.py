@@ -41,6 +41,7 @@ LINGER_SECONDS = 2.0
 REFUSAL_SECONDS = 1.0
 """How long to wait for the words of a refusal."""
 MAX_ERROR_BODY = 64 * 1024
+_ELSEWHERE = frozenset({301, 302, 303, 307, 308})
 _CREDENTIALS = re.compile(r"//[^/?#]*@")
 _HEADERS = {
     "User-Agent": "retinue",
@@ -171,6 +172,10 @@ class Post:
             return trouble(f"{self._server} refused the key (HTTP {status}): check {self._variable}", fate)
         if fate.reason is Reason.CONFIG:
             return trouble(f"model or URL not found: {self._server} (HTTP {status}) {said}".rstrip(), fate)
+        if status in _ELSEWHERE:
+            to = quoted(answer.headers.get("location", ""), secret)
+            way = f"to {to}, which was not asked: if you trust it," if to else "and does not say where to:"
+            return trouble(f"{self._server} has moved (HTTP {status}) {way} mend the base URL", fate)
         return trouble(f"{self._server} answered HTTP {status}: {said or quoted(answer.reason)}", fate, pause)
 
 
