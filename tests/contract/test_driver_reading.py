@@ -299,6 +299,18 @@ async def test_a_piece_that_is_no_message_ends_the_attempt(body: bytes, reason: 
     assert caught.value.reason == reason
 
 
+@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize("said", ["", " \n", "\x00", None])
+async def test_an_error_without_words_still_makes_a_sentence(provider: str, said: str | None):
+    with pytest.raises(ModelFailed, match=r"^the model's server failed: no reason given$"):
+        await read(provider, raw_stream(events({"error": {"message": said}})))
+
+
+async def test_an_error_that_is_an_empty_text_still_makes_a_sentence():
+    with pytest.raises(ModelFailed, match=r"^the model's server failed: no reason given$"):
+        await read("openai", raw_stream(events({"error": ""})))
+
+
 async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
     body = events(
         {

@@ -909,8 +909,13 @@ async def test_a_driver_says_that_a_certificate_is_not_trusted(tmp_path: Path):
             "provider",
             "answered packed (gzip), which was not asked for",
         ),
+        (
+            b"HTTP/1.1 503\r\nContent-Length: 0\r\n\r\n",
+            "provider",
+            "answered HTTP 503: no reason given",
+        ),
     ],
-    ids=["half a refusal", "nothing", "no HTTP", "a packed refusal", "packed"],
+    ids=["half a refusal", "nothing", "no HTTP", "a packed refusal", "packed", "a refusal without words"],
 )
 async def test_a_driver_says_what_was_wrong_with_an_answer(said: bytes, reason: str, sentence: str):
     async with serving(says(said)) as server:

@@ -12,7 +12,7 @@ from retinue.domain.turn import Delta, Model, Reply, Request, Stop
 from retinue.drivers.assembly import Assembly, Slot, count
 from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
-from retinue.drivers.trouble import INCOMPLETE, by_name, quoted, trouble
+from retinue.drivers.trouble import INCOMPLETE, by_name, failure, trouble
 from retinue.drivers.wire import Place, Shape, Tools, body, encode, fields, not_an_object, plain
 
 ANTHROPIC = "https://api.anthropic.com"
@@ -294,8 +294,7 @@ class _Reading:
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise trouble("the model's server sent a piece that is no message", INCOMPLETE) from error
         if event.error is not None:
-            said = quoted(event.error.message or "no reason given", self._key)
-            raise trouble(f"the model's server failed: {said}", by_name(event.error.type))
+            raise trouble(failure(event.error.message or "", self._key), by_name(event.error.type))
         return event
 
     def started(self, event: _Event) -> None:

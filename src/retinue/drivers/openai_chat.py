@@ -11,7 +11,7 @@ from retinue.domain.turn import Delta, Reply, Request, Stop
 from retinue.drivers.assembly import MAX_NAME, Assembly, Slot, count
 from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
-from retinue.drivers.trouble import INCOMPLETE, PASSING, by_code, quoted, trouble
+from retinue.drivers.trouble import INCOMPLETE, PASSING, by_code, failure, trouble
 from retinue.drivers.wire import Place, Shape, Tools, body, encode, fields, not_an_object
 
 OPENAI = "https://api.openai.com/v1"
@@ -223,9 +223,9 @@ class _Reading:
         if chunk.error is None:
             return chunk
         if isinstance(chunk.error, str):
-            raise trouble(f"the model's server failed: {quoted(chunk.error, self._key)}", PASSING)
-        said = quoted(chunk.error.message or "no reason given", self._key)
-        raise trouble(f"the model's server failed: {said}", by_code(chunk.error.code, chunk.error.type))
+            raise trouble(failure(chunk.error, self._key), PASSING)
+        said = failure(chunk.error.message or "", self._key)
+        raise trouble(said, by_code(chunk.error.code, chunk.error.type))
 
     def _ended(self, reason: str) -> None:
         if reason == "error":

@@ -23,6 +23,7 @@ from retinue.drivers.trouble import (
     NOWHERE,
     PASSING,
     UNREACHABLE,
+    UNSAID,
     Pause,
     Trouble,
     by_name,
@@ -176,7 +177,8 @@ class Post:
             to = quoted(answer.headers.get("location", ""), secret)
             way = f"to {to}, which was not asked: if you trust it," if to else "and does not say where to:"
             return trouble(f"{self._server} has moved (HTTP {status}) {way} mend the base URL", fate)
-        return trouble(f"{self._server} answered HTTP {status}: {said or quoted(answer.reason)}", fate, pause)
+        said = said or quoted(answer.reason, secret) or UNSAID
+        return trouble(f"{self._server} answered HTTP {status}: {said}", fate, pause)
 
 
 async def _read(connection: Connection, reading: Reading, heard: Callable[[Delta], None]) -> None:

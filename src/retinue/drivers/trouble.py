@@ -9,6 +9,7 @@ from retinue.domain.value import value
 from retinue.errors import ModelFailed
 
 MAX_MESSAGE = 500
+UNSAID = "no reason given"
 _UNPRINTABLE = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]+")
 _KEY_SHAPE = re.compile(r"\b(?:sk|pk|key|xai|gsk)-[A-Za-z0-9_*.-]{6,}|\b[Bb]earer\s+\S{6,}")
 
@@ -113,6 +114,11 @@ def by_code(code: object, kind: object) -> Fate:
     if fate is PASSING and isinstance(code, int) and code in _STATUSES:
         return by_status(code)
     return fate
+
+
+def failure(said: str, secret: str) -> str:
+    """The sentence about an error inside a stream, whether or not the server says why."""
+    return f"the model's server failed: {quoted(said, secret) or UNSAID}"
 
 
 def quoted(text: str, secret: str = "") -> str:
