@@ -342,6 +342,57 @@ async def test_blocks_without_an_index_and_events_of_a_later_day_do_no_harm():
     assert (answer.usage.input, answer.usage.output, answer.usage.cached) == (7, 9, 4)
 
 
+ENDS = {
+    "openai": (
+        events(chunk({"content": "whole"}), chunk(finish="stop")),
+        events({"choices": [], "usage": {"prompt_tokens": 77, "completion_tokens": 5}}),
+    ),
+    "anthropic": (
+        events(
+            {"type": "message_start", "message": {"usage": {"input_tokens": 77}}},
+            {"type": "content_block_start", "content_block": {"type": "text", "text": "whole"}},
+            {"type": "message_delta", "delta": {"stop_reason": "end_turn"}},
+        ),
+        events({"type": "message_delta", "usage": {"output_tokens": 5}}),
+    ),
+}
+
+
+@pytest.mark.parametrize("provider", MAKERS)
+@pytest.mark.parametrize("size", [0, 40], ids=["together", "apart"])
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"data: junk\n\n",
+        b'data: {"choices": 7, "content": 7}\n\n',
+        b'data: {"error": {"message": "too late"}}\n\n',
+    ],
+    ids=["no JSON", "no piece", "an error"],
+)
+async def test_what_follows_a_finished_reply_does_not_spoil_it(provider: str, size: int, junk: bytes):
+    words, counts = ENDS[provider]
+    answer = await read(provider, raw_stream(words + junk + counts + junk, chunk=size))
+    assert (answer.text, answer.usage.input, answer.usage.output) == ("whole", 77, 5)
+
+
+async def test_an_endless_event_after_a_finished_reply_does_not_spoil_it():
+    words, _ = ENDS["openai"]
+    answer = await read("openai", raw_stream(words + b"data: " + b"x" * (MAX_EVENT + 1)))
+    assert answer.text == "whole"
+
+
+@pytest.mark.parametrize("usage", [[], 7, "many", {"prompt_tokens": []}])
+async def test_strange_counts_do_not_spoil_a_reply(usage: object):
+    """Shows: M22."""
+    ended = raw_stream(events(chunk({"content": "whole"}), {**chunk(finish="stop"), "usage": usage}))
+    assert (await read("openai", ended)).text == "whole"
+    message = {"type": "message_start", "message": {"usage": usage}}
+    ended = raw_stream(
+        events(message, {"type": "message_delta", "delta": {"stop_reason": "end_turn"}, "usage": usage})
+    )
+    assert (await read("anthropic", ended)).stop is Stop.END
+
+
 @pytest.mark.parametrize("provider", MAKERS)
 @pytest.mark.parametrize("body", [b"{}", b'{"type": "completion"}', b"no json", b"[]"])
 async def test_a_document_that_is_no_reply_is_no_success(provider: str, body: bytes):

@@ -9,10 +9,10 @@ import msgspec
 from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.transcript import Called, Entry, Said
 from retinue.domain.turn import Delta, Model, Reply, Request, Stop
-from retinue.drivers.assembly import Assembly, Slot, count
+from retinue.drivers.assembly import Assembly, Slot, count, counts
 from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
-from retinue.drivers.trouble import INCOMPLETE, by_name, failure, trouble
+from retinue.drivers.trouble import INCOMPLETE, Trouble, by_name, failure, trouble
 from retinue.drivers.wire import Place, Shape, Tools, body, encode, fields, not_an_object, plain
 
 ANTHROPIC = "https://api.anthropic.com"
@@ -196,7 +196,7 @@ class _Part(msgspec.Struct, gc=False):
 
 class _Message(msgspec.Struct, gc=False):
     model: str | None = None
-    usage: dict[str, Any] | None = None
+    usage: Any = None
 
 
 class _Error(msgspec.Struct, gc=False):
@@ -212,7 +212,7 @@ class _Event(msgspec.Struct, gc=False):
     message: _Message | None = None
     content_block: _Part | None = None
     delta: _Part | None = None
-    usage: dict[str, Any] | None = None
+    usage: Any = None
     error: _Error | None = None
     content: list[_Part] | None = None
     model: str | None = None
@@ -251,7 +251,13 @@ class _Reading:
     def take(self, events: Sequence[bytes]) -> None:
         try:
             for data in events:
-                event = self._decoded(data)
+                try:
+                    event = self._decoded(data)
+                except Trouble:
+                    # What follows a reply that was whole before cannot spoil it.
+                    if not self.finished:
+                        raise
+                    continue
                 known = _EVENTS.get(event.type)
                 if known is not None:
                     known(self, event)
@@ -350,9 +356,9 @@ class _Reading:
             self.finished = True
             self._stop = STOPS.get(reason, Stop.END)
 
-    def _count(self, usage: dict[str, Any] | None) -> None:
+    def _count(self, usage: Any) -> None:
         """Later counts replace earlier ones: those of the end are totals."""
-        self._usage.update({name: value for name, value in (usage or {}).items() if value is not None})
+        self._usage.update({name: value for name, value in counts(usage).items() if value is not None})
 
 
 _EVENTS: Mapping[str, Callable[[_Reading, _Event], None]] = {

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
 from retinue.domain.run import Usage
@@ -162,11 +162,16 @@ def _named(model: str) -> str:
     return quoted(model)[:MAX_NAME]
 
 
-def count(usage: Mapping[str, Any] | None, *names: str) -> int:
+def counts(usage: Any) -> Mapping[str, Any]:
+    """Counts as a server sent them; anything that holds none is as good as nothing."""
+    return cast("Mapping[str, Any]", usage) if isinstance(usage, dict) else {}
+
+
+def count(usage: Mapping[str, Any], *names: str) -> int:
     """The sum of these counts; anything that is no number counts as none."""
     total = 0
     for name in names:
-        value = usage.get(name) if usage else None
+        value = usage.get(name)
         if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < _ABSURD:
             total += int(value)
     return total

@@ -8,10 +8,10 @@ import msgspec
 from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.transcript import Called
 from retinue.domain.turn import Delta, Reply, Request, Stop
-from retinue.drivers.assembly import MAX_NAME, Assembly, Slot, count
+from retinue.drivers.assembly import MAX_NAME, Assembly, Slot, count, counts
 from retinue.drivers.grouping import Unit
 from retinue.drivers.post import CONNECT_SECONDS, Post
-from retinue.drivers.trouble import INCOMPLETE, PASSING, by_code, failure, trouble
+from retinue.drivers.trouble import INCOMPLETE, PASSING, Trouble, by_code, failure, trouble
 from retinue.drivers.wire import Place, Shape, Tools, body, encode, fields, not_an_object
 
 OPENAI = "https://api.openai.com/v1"
@@ -149,7 +149,7 @@ class _Error(msgspec.Struct, gc=False):
 
 class _Chunk(msgspec.Struct, gc=False):
     choices: list[_Choice] | None = None
-    usage: dict[str, Any] | None = None
+    usage: Any = None
     model: str | None = None
     error: _Error | str | None = None
 
@@ -168,7 +168,7 @@ class _Reading:
         self._by_index: dict[int, Slot] = {}
         self._by_id: dict[str, Slot] = {}
         self._in_pieces = True
-        self._usage: dict[str, Any] | None = None
+        self._usage: Mapping[str, Any] = {}
         self._stop = Stop.END
         self._refusals: list[str] = []
 
@@ -177,8 +177,13 @@ class _Reading:
             for data in events:
                 if data[:1] != b"{" and data.strip() == b"[DONE]":
                     self.over = True
-                else:
+                    continue
+                try:
                     self._chunk(self._decoded(data))
+                except Trouble:
+                    # What follows a reply that was whole before cannot spoil it.
+                    if not self.finished:
+                        raise
         finally:
             self._into.tell()
         if self._into.full:
@@ -192,7 +197,7 @@ class _Reading:
         if chunk.model and not self._into.model:
             self._into.model = chunk.model
         if chunk.usage:
-            self._usage = chunk.usage
+            self._usage = counts(chunk.usage) or self._usage
         for choice in chunk.choices or ():
             if choice.index:
                 continue
@@ -210,7 +215,7 @@ class _Reading:
         usage = self._into.used(
             read=count(self._usage, "prompt_tokens"),
             written=count(self._usage, "completion_tokens"),
-            cached=count(_details(self._usage), "cached_tokens"),
+            cached=count(counts(self._usage.get("prompt_tokens_details")), "cached_tokens"),
             sent=sent,
         )
         return self._into.reply(self._stop, usage)
@@ -268,12 +273,6 @@ class _Reading:
             if call.id:
                 self._by_id[call.id] = slot
         return slot
-
-
-def _details(usage: Mapping[str, Any] | None) -> Mapping[str, Any]:
-    """What the counts of the prompt are made of, where a server says it."""
-    found: Any = (usage or {}).get("prompt_tokens_details")
-    return cast("Mapping[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _continues(slot: Slot, call: _Call, name: str) -> bool:

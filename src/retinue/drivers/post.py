@@ -198,7 +198,7 @@ async def _read(connection: Connection, reading: Reading, heard: Callable[[Delta
                 reading.take(events.feed(chunk))
             if reading.finished and not connection.over:
                 await connection.read()
-    except (TimeoutError, Broken):
+    except (TimeoutError, Broken, Trouble):
         return
 
 
