@@ -730,6 +730,18 @@ async def test_drivers_are_made_once_per_model_and_settings_and_all_are_closed()
     assert closed == made
 
 
+@pytest.mark.parametrize("code", [503, 429])
+async def test_a_turn_that_waits_while_the_gateway_is_closed_asks_nobody_any_more(provider: str, code: int):
+    async with talk(provider, lambda asked: status(code, retry_after=0.3)) as it:
+        waiting = asyncio.Event()
+        turn = asyncio.ensure_future(it.turn(lambda delta: waiting.set()))
+        await waiting.wait()
+        await it.gateway.close()
+        with pytest.raises(ModelFailed, match="a-model' was not asked: Retinue has been closed") as caught:
+            await turn
+        assert (caught.value.reason, it.asked, it.server.connections) == ("unreachable", 1, 1)
+
+
 @pytest.mark.parametrize("key", ["ключ-ключ", "two\nlines", "nul\x00"])
 @pytest.mark.parametrize("name", ["openai", "anthropic"])
 async def test_a_key_that_no_header_can_carry_is_refused_unsent(name: str, key: str):

@@ -65,10 +65,10 @@ class Gateway:
         )
         self._drivers: dict[tuple[str, str], Driver] = {}
         self._gates: dict[tuple[str, str], Gate] = {}
+        self._closed = False
 
     async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         key = _key(request.model)
-        driver = self._driver(key, request.model)
         gate = self._gates.get(key)
         if gate is None:
             gate = self._gates[key] = Gate()
@@ -78,6 +78,7 @@ class Gateway:
             visit = gate.enter() or await turn.admitted()
             watch = Watch(patience, heard, visit.opened)
             try:
+                driver = self._driver(key, request.model)
                 return _by_name(await watch.over(driver.turn(request, watch.heard)), request)
             except Trouble as trouble:
                 seconds = turn.failed(trouble, visit, watch)
@@ -90,6 +91,7 @@ class Gateway:
             await asyncio.sleep(seconds)
 
     async def close(self) -> None:
+        self._closed = True
         drivers = {id(driver): driver for driver in self._drivers.values()}
         self._drivers.clear()
         for driver in drivers.values():
@@ -98,6 +100,8 @@ class Gateway:
     def _driver(self, key: tuple[str, str], model: Model) -> Driver:
         if key in self._drivers:
             return self._drivers[key]
+        if self._closed:
+            raise ModelFailed(f"{model.full!r} was not asked: Retinue has been closed; resume the run")
         maker = self._makers.get(model.driver)
         if maker is None:
             known = ", ".join(sorted(self._makers))
