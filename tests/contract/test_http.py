@@ -281,6 +281,22 @@ async def test_words_that_nobody_asked_for_end_a_kept_connection():
         assert server.connections == 2
 
 
+async def test_words_that_nobody_asked_for_are_found_though_nobody_has_read_them():
+    async def play(line: Line) -> None:
+        await line.asked()
+        await line.say(OK)
+        lines.append(line)
+        await line.left()
+
+    lines: list[Line] = []
+    async with serving(play, always_ok) as server, client(server.url) as asker:
+        assert await ask(asker) == (200, b"ok")
+        # It leaves at once, and nothing is waited for between here and the next request.
+        lines[0].writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nevil")
+        assert await ask(asker) == (200, b"ok")
+        assert server.connections == 2
+
+
 async def test_a_connection_that_nobody_uses_is_closed_after_a_while():
     async with serving(always_ok) as server, client(server.url, idle_seconds=0) as asker:
         assert await ask(asker) == (200, b"ok")

@@ -54,6 +54,19 @@ class Connection(asyncio.Protocol):
     def closing(self) -> bool:
         return self._transport.is_closing()
 
+    @property
+    def stale(self) -> bool:
+        """Whether something came that nobody asked for, the end included. What comes by TLS may be for TLS alone."""
+        if self._raw is None:
+            return False
+        try:
+            self._raw.recv(1, socket.MSG_PEEK)
+        except BlockingIOError:
+            return False
+        except OSError:
+            return True
+        return True
+
     async def ask(self, head: bytes, body: Sequence[bytes], size: int, moved: Callable[[], None]) -> None:
         """Sends a request and waits for the head of its answer."""
         answer = self.answer = Answer()
@@ -250,8 +263,9 @@ class Client:
     def _kept(self) -> Connection | None:
         while self._idle:
             connection = self._idle.pop()
-            if not connection.closing:
+            if not connection.closing and not connection.stale:
                 return connection
+            connection.drop()
         return None
 
     def _sweep(self) -> None:
