@@ -129,10 +129,21 @@ async def serving(*plays: Play, context: ssl.SSLContext | None = None) -> AsyncG
 
 @asynccontextmanager
 async def client(
-    url: str, *, idle_seconds: float = 15.0, context: ssl.SSLContext | None = None
+    url: str,
+    *,
+    idle_seconds: float = 15.0,
+    again_seconds: float = 10.0,
+    context: ssl.SSLContext | None = None,
 ) -> AsyncGenerator[Client]:
     extra = {"context": lambda: context} if context else {}
-    made = Client(url, {"Accept": "*/*"}, connect_seconds=10, idle_seconds=idle_seconds, **extra)
+    made = Client(
+        url,
+        {"Accept": "*/*"},
+        connect_seconds=10,
+        idle_seconds=idle_seconds,
+        again_seconds=again_seconds,
+        **extra,
+    )
     try:
         yield made
     finally:
@@ -323,6 +334,19 @@ async def test_a_server_that_hangs_up_as_it_is_asked_again_is_asked_once_more():
         assert await ask(asker, b"first") == (200, b"ok")
         assert await ask(asker, b"second") == (200, b"ok")
         assert [request[-6:] for request in server.requests[1:]] == [b"second", b"second"]
+
+
+async def test_a_server_that_hangs_up_long_after_it_was_asked_may_have_begun_and_is_not_asked_again():
+    async def play(line: Line) -> None:
+        await line.asked()
+        await line.say(OK)
+        await line.asked()
+
+    async with serving(play) as server, client(server.url, again_seconds=0) as asker:
+        assert await ask(asker) == (200, b"ok")
+        with pytest.raises(Broken, match="broke the connection before it answered"):
+            await ask(asker)
+        assert len(server.requests) == 2
 
 
 async def test_it_is_asked_once_more_only_once():

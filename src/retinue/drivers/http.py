@@ -11,6 +11,8 @@ from retinue.drivers.http_reading import Answer, Broken
 
 IDLE_SECONDS = 15.0
 """How long a connection is kept that nobody uses."""
+AGAIN_SECONDS = 1.0
+"""How soon a kept connection breaks if the server had closed it before the request: later it may have been at work."""
 ONE_WRITE = 64 * 1024
 """Bytes of a body that leaves together with its head."""
 PIECE = 256 * 1024
@@ -202,12 +204,14 @@ class Client:
         *,
         connect_seconds: float,
         idle_seconds: float = IDLE_SECONDS,
+        again_seconds: float = AGAIN_SECONDS,
         context: Callable[[], ssl.SSLContext] = trusting_the_system,
     ) -> None:
         self._where = there = where(url)
         self._head = f"POST {there.target} HTTP/1.1\r\nHost: {there.named}\r\n{_lines(headers)}"
         self._connect_seconds = connect_seconds
         self._idle_seconds = idle_seconds
+        self._again_seconds = again_seconds
         self._context = context
         self._dial = Dial(there.host, there.port)
         self._open: set[Connection] = set()
@@ -226,11 +230,13 @@ class Client:
         head = f"{self._head}{_lines(headers)}Content-Length: {size}\r\n\r\n".encode("latin-1")
         connection = self._kept()
         if connection is not None:
+            clock = asyncio.get_running_loop().time
+            since = clock()
             try:
                 return await _asked(connection, head, body, size, moved)
             except Broken:
                 # A server may close a connection at the very moment at which we use it again.
-                if connection.answer.begun:
+                if connection.answer.begun or clock() - since > self._again_seconds:
                     raise
         return await _asked(await self._opened(), head, body, size, moved)
 
