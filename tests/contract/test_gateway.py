@@ -704,6 +704,16 @@ def test_a_base_url_with_a_password_is_refused(provider: str):
         make("https://me:secret@127.0.0.1/v1", "")
 
 
+@pytest.mark.parametrize("more", ["?api-version=1", "?", "#here", "/v1?key=secret#"])
+def test_a_base_url_that_goes_on_after_its_path_is_refused(provider: str, more: str):
+    make = {"openai": OpenAIChat, "anthropic": Anthropic}[provider]
+    with pytest.raises(BadConfig) as caught:
+        make(f"https://127.0.0.1{more}", "")
+    assert str(caught.value) == (
+        "a base URL ends with its path, and this one holds '?' or '#': write it as https://host/path"
+    )
+
+
 async def test_drivers_are_made_once_per_model_and_settings_and_all_are_closed():
     made: list[str] = []
     closed: list[str] = []

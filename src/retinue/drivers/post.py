@@ -88,6 +88,11 @@ class Post:
     def __init__(self, *, server: str, variable: str, connect_seconds: float = CONNECT_SECONDS) -> None:
         if _CREDENTIALS.search(server):
             raise BadConfig(f"a base URL must hold no password: put the key into {variable}")
+        if "?" in server or "#" in server:
+            # The rest of the path would be sent as a part of it. It is not quoted: there may be a key in it.
+            raise BadConfig(
+                "a base URL ends with its path, and this one holds '?' or '#': write it as https://host/path"
+            )
         self._server = server
         self._variable = variable
         """The environment variable that holds the key: what a person is told to check."""
