@@ -1,5 +1,6 @@
 """What every surface speaks to: run, send, wait, cancel, list, show."""
 
+import os
 import traceback
 from collections.abc import AsyncGenerator, Callable, Generator, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
@@ -98,7 +99,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             level=lambda: self._ports.level(),  # noqa: PLW0108  (the same)
             trusted=self.trust.trusts,
         )
-        tmp = config.home / "tmp"
+        tmp = os.fspath(config.home / "tmp")
         ports = Ports(
             store=self.store,
             agents=self.agents,

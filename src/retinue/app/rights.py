@@ -39,7 +39,7 @@ class Rights(Naming):
     ) -> list[tuple[Tool, Verdict]]:
         """Every known tool as a model would be shown it, with the verdict of the one gate."""
         scope, place = await self._scoped(agent=agent, session=session, at=at)
-        named = nameable(scope, place, self._ports)
+        named = nameable(scope, self._ports.agents.all(place), self._ports)
         return [
             (replace(tool, spec=naming(tool, named)), guard.verdict(tool, scope))
             for _, tool in sorted(self._ports.tools.items())

@@ -211,8 +211,6 @@ class LocalEngine:
             self.submit(run_id, ahead=True)
             return
         self._lanes.pop(run_id, None)
-        if not self._tasks:
-            self._sweeps.as_before()
         self._cancelled.discard(run_id)
         if done := self._done.pop(run_id, None):
             done.set()
@@ -277,6 +275,8 @@ class LocalEngine:
         if (self._watchers or self._over or self._tasks) and not self._telling:
             self._telling = True
             self._chore(self._watched())
+        if not self._tasks:
+            self._sweeps.as_before()
         if self._queue or self._tasks or self._parked:
             self._watch()
 

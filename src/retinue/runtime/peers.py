@@ -1,8 +1,8 @@
 """Who else there is for an agent: the others that it may know of and hand work to."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from retinue.domain.agent import Agent
+from retinue.domain.agent import Agent, Defined
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.scope import Scope
@@ -10,13 +10,13 @@ from retinue.domain.tool import ToolSpec
 from retinue.ports import Ports, Tool
 
 
-def nameable(scope: Scope, at: str, ports: Ports) -> list[Agent]:
-    """Everybody that the rights let be named and the configuration lets be started, in a stable order, itself among
-    them. `at` is the folder of the one who asks, whose project may add some."""
+def nameable(scope: Scope, everybody: Iterable[Defined], ports: Ports) -> list[Agent]:
+    """Those of everybody that the rights let be named and the configuration lets be started, in their order, itself
+    among them."""
     allowed = ports.subagents.allow_agents
     return [
         each.agent
-        for each in ports.agents.all(at)
+        for each in everybody
         if scope.agent(each.agent.name).ok
         and (allowed is None or first_match(allowed, each.agent.name) is not None)
     ]

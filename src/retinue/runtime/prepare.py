@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
-from retinue.domain.agent import Agent, Exposure, Paths
+from retinue.domain.agent import Agent, Defined, Exposure, Paths
 from retinue.domain.approval import Answer
 from retinue.domain.ceiling import Bounds
 from retinue.domain.change import replace
@@ -60,11 +60,11 @@ class _Found:
 
 @value
 class _Known:
-    """A plan, what it was made from, and whom it names; None: it has no way to name anybody."""
+    """A plan, what it was made from, and all agents that there were; None: it has no way to name anybody."""
 
     plan: Plan
     found: _Found
-    named: tuple[Agent, ...] | None
+    everybody: list[Defined] | None
 
 
 async def prepare(run: Run, session: Session, ports: Ports, memo: dict[str, Any]) -> Plan:
@@ -90,14 +90,15 @@ def _serves(known: _Known, found: _Found, run: Run, session: Session, ports: Por
     """What a person added for one run of somebody else's is never another's."""
     if run.ask.ceilings or known.found != found:
         return False
-    return known.named is None or known.named == _named(known.plan.scope, session, ports)
+    return known.everybody is None or known.everybody == ports.agents.all(session.workspace.meant)
 
 
 async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _Known:
     scope = held(await _added(scope_of(found.agent, session, ports, run=run), run, ports), found.level, ports)
     having = () if found.model.driver in PROGRAMS else tuple(offered(ports.tools, scope).values())
     doors = any(_door(tool) for tool in having)
-    named = _named(scope, session, ports) if doors else ()
+    everybody = ports.agents.all(session.workspace.meant) if doors else None
+    named = tuple(nameable(scope, everybody or (), ports))
     tools, words = _told(
         _Telling(
             having=having,
@@ -111,11 +112,7 @@ async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _
     plan = Plan(
         agent=found.agent, scope=scope, scope_hash=scope.hash, tools=tools, system=system, model=found.model
     )
-    return _Known(plan=plan, found=found, named=named if doors else None)
-
-
-def _named(scope: Scope, session: Session, ports: Ports) -> tuple[Agent, ...]:
-    return tuple(nameable(scope, session.workspace.meant, ports))
+    return _Known(plan=plan, found=found, everybody=everybody)
 
 
 def _door(tool: Tool) -> bool:

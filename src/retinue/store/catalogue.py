@@ -1,5 +1,6 @@
 """The catalogue: which agents there are, merged from all places that define them, and live when a file changes."""
 
+import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -76,6 +77,7 @@ class DefinitionCatalogue:
     ) -> None:
         """`trust` says which projects may add names of their own; without it none does."""
         self.user_dir = user_dir
+        self._general = [os.fspath(user_dir / f"{GENERAL}{end}") for end in (".md", ".json")]
         self.trust = trust
         self.ceiling = ceiling
         self._inline = {each.name: each for each in inline}
@@ -179,7 +181,7 @@ class DefinitionCatalogue:
 
     def ensure_general(self) -> None:
         """Writes the general agent to the user's folder if there is none, so that a person can change it."""
-        if all(stamp_of(self.user_dir / f"{GENERAL}{end}") is None for end in (".md", ".json")):
+        if all(stamp_of(path) is None for path in self._general):
             # Where the folder cannot be written, the built-in text serves as well.
             with suppress(OSError):
                 write(self.user_dir / f"{GENERAL}.md", self.builtin()[GENERAL], replace=False)

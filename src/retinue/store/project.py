@@ -61,7 +61,7 @@ class Project:
         return f"{place} {does}, but {why[self.standing]}, then `retinue trust {shlex.quote(place)}`"
 
     def _is_there(self) -> bool:
-        return os.path.lexists(Path(self.place, FOLDER))
+        return os.path.lexists(os.path.join(self.place, FOLDER))  # noqa: PTH118  (at every list of agents)
 
 
 def defined_in(seen: Seen) -> list[str]:

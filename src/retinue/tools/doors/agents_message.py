@@ -306,7 +306,7 @@ async def agents_list(
         raise Failed(_fault("agent_not_available", "there is no session to look from"))
     own = await definition(call.session, ports)
     scope = scope_of(own, call.session, ports, run=call.run).under(ports.bounds())
-    named = nameable(scope, call.session.workspace.meant, ports)
+    named = nameable(scope, ports.agents.all(call.session.workspace.meant), ports)
     found = peers(call.session.agent, named, hidden=includeAll)
     return said(agents=[_row(each) for each in found])
 
