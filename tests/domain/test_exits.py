@@ -5,7 +5,8 @@ from dataclasses import replace
 from retinue.domain import exits
 from retinue.domain.agent import Agent
 from retinue.domain.ceiling import Bounds, Ceiling
-from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.domain.ground import Ground, compile_scope
+from retinue.domain.scope import Scope
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 
 RUN = "r1"

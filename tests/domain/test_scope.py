@@ -10,8 +10,9 @@ from retinue.domain.agent import Agent, Paths
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
 from retinue.domain.closed import ALWAYS_CLOSED
 from retinue.domain.glob import matches
+from retinue.domain.ground import Ground, compile_scope
 from retinue.domain.rule import Rule, absolute, below, literal
-from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.domain.scope import Scope
 
 Globs = tuple[str, ...]
 

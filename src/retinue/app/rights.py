@@ -11,10 +11,11 @@ from retinue.domain.approval import as_json as approval_as_json
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
 from retinue.domain.glob import first_match
+from retinue.domain.ground import Ground, compile_scope
 from retinue.domain.level import Level
 from retinue.domain.rule import Globs, Verdict
 from retinue.domain.run import Run
-from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.domain.scope import Scope
 from retinue.domain.skill import Skill
 from retinue.errors import Failed, NotFound, OutOfScope, Refused, Usage
 from retinue.ports import Ports, Tool, Tx

@@ -6,9 +6,10 @@ from retinue.domain.agent import Agent, Paths, WorkspacePolicy
 from retinue.domain.ceiling import Ceiling
 from retinue.domain.change import replace
 from retinue.domain.glob import matches
+from retinue.domain.ground import handed_on
 from retinue.domain.rule import Globs, absolute, below, literal
 from retinue.domain.run import Run
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope, handed_on
+from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
 from retinue.domain.session import Session
 from retinue.domain.tmp import elsewhere
 from retinue.domain.value import value

@@ -8,12 +8,13 @@ from retinue.domain.agent import Agent, Defined, Exposure, Paths
 from retinue.domain.approval import Answer
 from retinue.domain.ceiling import Bounds
 from retinue.domain.change import replace
+from retinue.domain.ground import Ground, compile_scope
 from retinue.domain.level import Level
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.program import PROGRAMS
 from retinue.domain.prompt import MESSAGE, means, spoken
 from retinue.domain.run import Run
-from retinue.domain.scope import Ground, Scope, compile_scope
+from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
 from retinue.domain.tool import ToolSpec
