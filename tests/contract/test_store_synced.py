@@ -84,3 +84,51 @@ def test_what_is_added_without_a_sync_is_on_disk_with_what_comes_next(
     tmp_path: Path, then: str, seen: list[str], company: str
 ):
     assert called(tmp_path, then, company) == seen
+
+
+BROKEN = """
+import asyncio, errno, os, sys
+from pathlib import Path
+
+from retinue.domain.session import NewSession
+from retinue.domain.transcript import Said
+from retinue.domain.workspace import Workspace
+from retinue.engine.chance import system_chance
+from retinue.errors import NoRoom
+from retinue.store.files import FileStore
+
+real = os.fsync
+
+
+def fails(_file):
+    raise OSError(errno.EIO, "the disk is broken")
+
+
+async def main():
+    store = FileStore(Path(sys.argv[1]), system_chance())
+    new = NewSession(agent="general", preset="You help.\\n", preset_hash="", workspace=Workspace(root="/"))
+    session = await store.create(new)
+    async with store.open(session) as talk:
+        await talk.append(Said(id="one", by="user", text="first words"), sync=False)
+        second = Said(id="two", by="agent", text="second words")
+        os.fsync = fails
+        try:
+            await talk.append(second)
+        except NoRoom:
+            print("refused", Path(session.path, "session.md").stat().st_size)
+        os.fsync = real
+        await talk.append(second)
+    print(*[each.text for each in (await store.entries(session))[0]], sep="|")
+    store.close()
+
+
+asyncio.run(main())
+"""
+
+
+def test_what_a_failed_sync_may_have_lost_is_written_anew_before_what_follows(tmp_path: Path):
+    """Nobody knows whether a disk that failed has what was written before: it goes, and comes again in its order."""
+    ran = subprocess.run(
+        [sys.executable, "-c", BROKEN, str(tmp_path / "home")], check=True, capture_output=True, text=True
+    )
+    assert ran.stdout.splitlines() == ["refused 0", "first words|second words"]
