@@ -1,7 +1,7 @@
 """The operator's word, live: what the configuration denies is looked up at each call, not remembered from the start."""
 
-import asyncio
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
@@ -15,6 +15,7 @@ from retinue.domain.price import Prices
 from retinue.domain.rule import below
 from retinue.domain.run import iso
 from retinue.errors import RetinueError
+from retinue.store.layers import SETTLED_NS
 
 Stamp = tuple[int, int, int] | None
 
@@ -32,9 +33,13 @@ class Operator:
         self._config = config
         self._now = now
         self._broken = False
-        self._fresh = False
+        self._folder = os.fspath(config.folder)
         self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
-        self._stamps = self._looked()
+        self._stamps: list[Stamp] = []
+        self._there: list[tuple[str, Stamp]] = []
+        """Those that are there. One that is not appears only with a change of the folder."""
+        self._folder_stamp: Stamp = None
+        self._look_at_all()
         self._bounds = bounds_of(config)
         self._prices = config.prices
 
@@ -44,21 +49,20 @@ class Operator:
         return self._prices
 
     def __call__(self) -> Bounds:
-        """Looked up once in a round of the loop, for all who ask in it."""
-        if not self._fresh:
+        if not self._as_it_was():
             self._look()
-            with suppress(RuntimeError):  # no loop: then each asks for itself
-                asyncio.get_running_loop().call_soon(self._aged)
-                self._fresh = True
         return self._bounds
 
-    def _aged(self) -> None:
-        self._fresh = False
+    def _as_it_was(self) -> bool:
+        """Whether nothing can have changed: a look at what is there, and none at what is not."""
+        if self._folder_stamp is None or _stamp(self._folder) != self._folder_stamp:
+            return False
+        return all(_stamp(place) == stamp for place, stamp in self._there)
 
     def _look(self) -> None:
-        stamps = self._looked()
-        if stamps != self._stamps:
-            self._stamps = stamps
+        before = self._stamps
+        self._look_at_all()
+        if before != self._stamps:
             try:
                 now = load({**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.folder)})
             except RetinueError as error:
@@ -78,8 +82,13 @@ class Operator:
         ):  # whoever listened may be gone, and that is no affair of the call that is judged
             self.tell(sentence)
 
-    def _looked(self) -> list[Stamp]:
-        return [_stamp(place) for place in self._places]
+    def _look_at_all(self) -> None:
+        """A folder that changed a moment ago may change again within one tick of its clock: its stamp counts later."""
+        folder = _stamp(self._folder)
+        self._stamps = [_stamp(place) for place in self._places]
+        self._there = [each for each in zip(self._places, self._stamps, strict=True) if each[1] is not None]
+        settled = folder is not None and not 0 <= time.time_ns() - folder[1] < SETTLED_NS
+        self._folder_stamp = folder if settled else None
 
 
 def _nobody(_sentence: str) -> None:

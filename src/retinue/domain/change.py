@@ -2,20 +2,22 @@
 
 import dataclasses
 from collections.abc import Callable, Sequence
-from functools import cache
 from typing import Any, TypeVar, cast
 
 from retinue.domain.value import draft_of, written
 
 T = TypeVar("T")
 
-Copier = Callable[[Any], Any]
+Known = tuple[frozenset[str], Callable[[Any], Any]]
+
+_copiers: dict[type, Known | None] = {}
 
 
 def replace(value: T, /, **changes: Any) -> T:
     """A copy with these fields instead. What checks itself when it is made is made the long way."""
     kind = type(value)
-    if (known := _copier(kind)) is None:
+    known = _copiers[kind] if kind in _copiers else _copiers.setdefault(kind, _copier(kind))
+    if known is None:
         return dataclasses.replace(cast("Any", value), **changes)
     names, copied = known
     new = copied(value)
@@ -41,8 +43,7 @@ def maker(kind: type[T]) -> Callable[[Sequence[Any]], T]:
     return written("(facts)", lines, {"_made": object.__new__, "_draft": draft, "_kind": kind})
 
 
-@cache
-def _copier(kind: type) -> tuple[frozenset[str], Copier] | None:
+def _copier(kind: type) -> Known | None:
     """The names of the fields, and what copies them all into a draft; None for what has none."""
     if (draft := _draft(kind)) is None:
         return None

@@ -314,9 +314,18 @@ def iso(at: datetime | None) -> str | None:
     """ISO 8601 in UTC, to the millisecond, with a Z."""
     if at is None:
         return None
-    return f"{at.isoformat(timespec='milliseconds')[:23]}Z"
+    return f"{iso_seconds(at)[:19]}.{at.microsecond // 1000:03d}Z"
 
 
 def iso_seconds(at: datetime) -> str:
-    """The same to the second, as entries and plans are stamped."""
-    return f"{at.isoformat(timespec='seconds')[:19]}Z"
+    """The same to the second, as entries and plans are stamped. Many are stamped in one second, and it is spelled once."""
+    second = (at.year, at.month, at.day, at.hour, at.minute, at.second)
+    known, spelled = _spelled[0]
+    if known != second:
+        spelled = f"{at.isoformat(timespec='seconds')[:19]}Z"
+        _spelled[0] = (second, spelled)
+    return spelled
+
+
+_spelled: list[tuple[tuple[int, ...], str]] = [((), "")]
+"""The second that was spelled last."""

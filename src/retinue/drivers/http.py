@@ -1,6 +1,7 @@
 """Requests to a model's server: POST by HTTP/1.1, on connections that are kept from one to the next."""
 
 import asyncio
+import select
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,7 +26,7 @@ _REFUSED = 300
 class Connection(asyncio.Protocol):
     """One connection, and the request on it. Whoever asked reads the answer and then leaves."""
 
-    __slots__ = ("_ended", "_full", "_pool", "_raw", "_sent", "_transport", "_trouble", "_waiter", "_waiting",
+    __slots__ = ("_ended", "_full", "_poll", "_pool", "_raw", "_sent", "_transport", "_trouble", "_waiter", "_waiting",
                  "answer", "paused", "since")  # fmt: skip
 
     def __init__(self, pool: "Client", raw: socket.socket | None) -> None:
@@ -35,6 +36,7 @@ class Connection(asyncio.Protocol):
         self._pool = pool
         self._raw = raw
         """The socket, if what comes from it is the answer as it stands."""
+        self._poll = None if raw is None else _listening(raw)
         self._transport = cast("asyncio.Transport", None)
         self._waiter: asyncio.Future[None] | None = None
         self._trouble: Broken | None = None
@@ -59,15 +61,7 @@ class Connection(asyncio.Protocol):
     @property
     def stale(self) -> bool:
         """Whether something came that nobody asked for, the end included. What comes by TLS may be for TLS alone."""
-        if self._raw is None:
-            return False
-        try:
-            self._raw.recv(1, socket.MSG_PEEK)
-        except BlockingIOError:
-            return False
-        except OSError:
-            return True
-        return True
+        return self._poll is not None and bool(self._poll.poll(0))
 
     async def ask(self, head: bytes, body: Sequence[bytes], size: int, moved: Callable[[], None]) -> None:
         """Sends a request and waits for the head of its answer."""
@@ -315,6 +309,13 @@ async def _asked(
         connection.drop()
         raise
     return connection
+
+
+def _listening(raw: socket.socket) -> select.poll:
+    """What says at once whether anything has come, the end included."""
+    poll = select.poll()
+    poll.register(raw, select.POLLIN)
+    return poll
 
 
 def _lines(headers: Mapping[str, str]) -> str:

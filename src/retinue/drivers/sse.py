@@ -28,7 +28,9 @@ class Events:
 
     def feed(self, chunk: bytes) -> list[bytes]:
         """The events that this piece completes."""
-        if b"\n" not in chunk and b"\r" not in chunk:
+        # Bytes are looked for by `find`: `in` first takes them for a number, and throws an error away.
+        returns = chunk.find(b"\r") >= 0
+        if not returns and chunk.find(b"\n") < 0:
             self._pieces.append(chunk)
             self._line_size += len(chunk)
             self._check()
@@ -36,8 +38,9 @@ class Events:
         if self._pieces:
             self._pieces.append(chunk)
             chunk = b"".join(self._pieces)
+            returns = chunk.find(b"\r") >= 0
         held = b""
-        if b"\r" in chunk:
+        if returns:
             # A carriage return at the very end may be half of a CRLF: it waits for its other half.
             held = b"\r" if chunk.endswith(b"\r") else b""
             chunk = chunk[: len(chunk) - len(held)].replace(b"\r\n", b"\n").replace(b"\r", b"\n")
@@ -87,12 +90,12 @@ def _plain(chunk: bytes, found: list[bytes]) -> bytes:
     blocks = chunk.split(_BLANK)
     last = blocks.pop()
     for at, block in enumerate(blocks):
-        if block.startswith(b"data: ") and b"\n" not in block:
+        if block.startswith(b"data: ") and block.find(b"\n") < 0:
             if data := block[6:]:
                 found.append(data)
             continue
         name, _, line = block.partition(b"\n")
-        if not line.startswith(b"data: ") or b"\n" in line or name.startswith(b"data"):
+        if not line.startswith(b"data: ") or line.find(b"\n") >= 0 or name.startswith(b"data"):
             return _BLANK.join([*blocks[at:], last])
         if data := line[6:]:
             found.append(data)

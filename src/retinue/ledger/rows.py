@@ -34,7 +34,6 @@ DAMAGE = (ValueError, TypeError, OverflowError)
 """What reading a row raises when a column holds what no run and no event can hold."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_MICROSECOND = timedelta(microseconds=1)
 _ASK = msgspec.json.Decoder(Ask)
 _KEPT = msgspec.defstruct(
     "Kept",
@@ -164,7 +163,8 @@ def whole_row(row: Iterable[Any]) -> Row:
 
 def micros(at: datetime) -> int:
     """Exact, where a float of seconds would not be."""
-    return (at - _EPOCH) // _MICROSECOND
+    since = at - _EPOCH
+    return (since.days * 86_400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def moment(at: int) -> datetime:

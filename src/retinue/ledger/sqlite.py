@@ -75,6 +75,8 @@ class SqliteLedger:
         """Clear while the file is let go of: who comes then waits, or there would be no end of it."""
         self._leaving.set()
         self._closed = False
+        self._steady = False
+        """The file is open, and nobody lets go of it: there is nothing to wait for."""
         self._lonely = 1
         """How many batches in a row were of one step; the first has nothing to be compared with."""
         self._done_now = False
@@ -86,45 +88,56 @@ class SqliteLedger:
     async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         """Runs the step in the next group commit; when this returns it is on disk. What the step raises undoes
         that step alone. Cancelling the wait does not take the step back, nor what is to happen `then`."""
-        await self._ready()
+        if not self._steady:
+            await self._ready()
         loop = asyncio.get_running_loop()
         wish = _Wish(step=step, then=then, future=loop.create_future())
         self._waiting.append(wish)
         if self._quiet.is_set():
             self._quiet.clear()
             if self._lonely >= FEW and not self._done_now:
-                await self._do_now(wish)
+                # The last steps had no company, and this one waits for none. Whoever asks in the same round of the
+                # loop is company: those gather.
+                self._done_now = True
+                loop.call_soon(self._round_over)
+                self._gather()
             else:
                 loop.call_soon(self._gather)
         return await wish.future
 
-    async def _do_now(self, wish: _Wish) -> None:
-        """Without waiting for company, where the last steps had none. Whoever asks in the same round of the loop is
-        company: those gather."""
-        self._done_now = True
-        try:
-            self._gather()
-            await asyncio.sleep(0)  # listeners hear first
-        finally:
-            self._done_now = False
-            if wish.future.done() and not wish.future.cancelled():
-                wish.future.exception()  # whoever is stopped in this moment does not ask for it
+    def _round_over(self) -> None:
+        self._done_now = False
 
     async def look(self, step: Callable[[Tx], T]) -> T:
         """Reads a consistent state, without waiting for any commit: by a second connection while one is made. What was
         committed before is always seen."""
-        await self._ready()
-        until = time.monotonic() + self._patience
-        attempt = 0
+        if not self._steady:
+            await self._ready()
+        try:
+            return self._seen(step)
+        except sqlite3.Error as error:
+            until = time.monotonic() + self._patience
+            attempt, met = 0, error
         while True:
-            try:
-                return step(self._view or self._viewed())
-            except sqlite3.Error as error:
-                self._looked()
-                if not is_busy(error) or time.monotonic() >= until:
-                    raise meaning(error, self.path) from error
+            if not is_busy(met) or time.monotonic() >= until:
+                raise meaning(met, self.path) from met
             await asyncio.sleep(_pause(attempt))
             attempt += 1
+            try:
+                return self._seen(step)
+            except sqlite3.Error as error:
+                met = error
+
+    def _seen(self, step: Callable[[Tx], T]) -> T:
+        """By whoever looks alone for that moment only; where many are at work, all of one round of the loop share it."""
+        try:
+            return step(self._view or self._viewed())
+        except sqlite3.Error:
+            self._looked()
+            raise
+        finally:
+            if self._lonely >= FEW:
+                self._looked()
 
     def changed(self) -> bool:
         """Whether anybody, here or elsewhere, has written anything since this was asked last: a matter of a microsecond.
@@ -138,7 +151,7 @@ class SqliteLedger:
 
     async def close(self) -> None:
         """Finishes every step that was given before, then lets go of the file."""
-        self._closed = True
+        self._closed, self._steady = True, False
         await self.let_go()
         self._aside.end()
 
@@ -147,6 +160,7 @@ class SqliteLedger:
         if self._opening is not None:
             await asyncio.wait([self._opening])
         self._leaving.clear()
+        self._steady = False
         try:
             while not self._quiet.is_set():
                 await self._quiet.wait()  # whoever went on in the same moment may have asked for more
@@ -192,6 +206,7 @@ class SqliteLedger:
         """A failure is told to all who wait, and the next use tries again."""
         opening, self._opening = self._opening, None
         self._connections = connections
+        self._steady = connections is not None and not self._closed and self._leaving.is_set()
         if opening is None:
             return
         if error is None:
@@ -257,23 +272,16 @@ class SqliteLedger:
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         """Listeners hear before those who waited go on, and those who go on can join the next batch."""
         self._looked()
-        loop = asyncio.get_running_loop()
-        if error is None and self._listen is not None:
-            for wish in batch.wishes:
+        for wish in batch.wishes if error is None else ():
+            if self._listen is not None:
                 for event in wish.events:
-                    loop.call_soon(self._listen, event)
+                    _tell(self._listen, event)
+            if wish.then is not None and wish.error is None:
+                _tell(wish.then, wish.value)
         for wish in batch.wishes:
-            failure = wish.error or error
-            if failure is None and wish.then is not None:
-                loop.call_soon(wish.then, wish.value)
-            if wish.future.done():
-                continue
-            if failure is None:
-                wish.future.set_result(wish.value)
-            else:
-                wish.future.set_exception(_meant(failure, self.path))
+            _answer(wish, wish.error or error, self.path)
         if self._waiting:
-            loop.call_soon(self._gather)
+            asyncio.get_running_loop().call_soon(self._gather)
         else:
             self._quiet.set()
 
@@ -282,7 +290,8 @@ class SqliteLedger:
         reader = self._writer if self._quiet.is_set() else self._reader
         reader.execute("BEGIN")
         self._view = LookingTx(reader, self.path)
-        asyncio.get_running_loop().call_soon(self._looked)
+        if self._lonely < FEW:
+            asyncio.get_running_loop().call_soon(self._looked)
         return self._view
 
     def _looked(self) -> None:
@@ -321,6 +330,24 @@ def _stepped(wish: _Wish, writer: sqlite3.Connection, tx: SqliteTx, *, alone: bo
         wish.events = tx.emitted
     if not alone:
         writer.execute("RELEASE step")
+
+
+def _tell(heard: Callable[[Any], None], what: object) -> None:
+    """Whoever hears of a step is not the step: what goes wrong there keeps nobody else from hearing."""
+    try:
+        heard(what)
+    except Exception as error:  # noqa: BLE001  (the loop tells of it, as of all that it calls itself)
+        context = {"message": "what was to follow a step of the ledger failed", "exception": error}
+        asyncio.get_running_loop().call_exception_handler(context)
+
+
+def _answer(wish: _Wish, failure: Exception | None, path: Path) -> None:
+    if wish.future.done():
+        return  # nobody waits any more
+    if failure is None:
+        wish.future.set_result(wish.value)
+    else:
+        wish.future.set_exception(_meant(failure, path))
 
 
 def _commit(writer: sqlite3.Connection, until: float) -> None:

@@ -94,8 +94,7 @@ class FileConversation:
     async def append(self, *entries: Entry, sync: bool = True) -> None:
         """What comes at the same time, or while others are being written, is written together, by one write and one
         sync."""
-        if not (sync or self._flying) and self._at_hand:
-            self._append(entries, sync=False)
+        if not (sync or self._flying) and self._idle and self._append(entries, sync=False, waits=False):
             return
         loop = asyncio.get_running_loop()
         if self._threads.free and not self._flying and self._lately < _SEVERAL:
@@ -158,7 +157,11 @@ class FileConversation:
     @property
     def _at_hand(self) -> bool:
         """Whether nobody is writing to the file, so that what is not synced may be added at once."""
-        return not self._one.locked() and self._directory >= 0 and not self._file.changed()
+        return self._idle and not self._file.changed()
+
+    @property
+    def _idle(self) -> bool:
+        return not self._one.locked() and self._directory >= 0
 
     def load(self) -> None:
         """Reads the file for the first time; a torn tail is cut aside now and never later, and a plan that never reached
@@ -209,30 +212,35 @@ class FileConversation:
         self._exact = self._exact and well
         self._one.release()
 
-    def _append(self, entries: Sequence[Entry], *, sync: bool = True) -> None:
+    def _append(self, entries: Sequence[Entry], *, sync: bool = True, waits: bool = True) -> bool:
+        """False, where nobody `waits`: a person has changed the file, and it must be read first."""
         with _Alone(self):
             fresh = {key: entry for entry in entries if (key := _key(entry)) not in self._present}
             if not fresh:
                 if sync and self._file.loose:
                     self._file.sync()
-                return
+                return True
             self._own.update(fresh)
+            added = False
             try:
-                self._write(list(fresh.values()), sync=sync)
-            except BaseException:
-                for key in fresh:
-                    self._own.pop(key, None)
-                raise
+                added = self._write(list(fresh.values()), sync=sync, waits=waits)
+            finally:
+                if not added:
+                    for key in fresh:
+                        self._own.pop(key, None)
+            return added
 
-    def _write(self, missing: list[Entry], *, sync: bool = True) -> None:
+    def _write(self, missing: list[Entry], *, sync: bool = True, waits: bool = True) -> bool:
         for _ in range(_TRIES):
             thoughts.add(self.session.path, self._directory, missing)
-            if self._file.add(b"".join(map(render, missing)), sync=sync):
+            if self._file.add(b"".join([render(entry) for entry in missing]), sync=sync):
                 self._note(missing)
-                return
+                return True
+            if not waits:
+                return False
             missing = self._reread()
             if not missing:
-                return
+                return True
         raise Failed(f"{self._file.path} keeps changing; try again when nobody is writing to it")
 
     def _note(self, added: Sequence[Entry]) -> None:

@@ -7,7 +7,7 @@ import os
 import shutil
 import time
 from collections.abc import AsyncGenerator, Iterator, Sequence
-from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, ExitStack
 from dataclasses import replace
 from operator import attrgetter
 from pathlib import Path
@@ -128,23 +128,10 @@ class FileStore:
 
     async def free(self, session: Session) -> None:
         """Held says who has the session open; nothing is read or written."""
-        await self._threads.do(lambda: os.close(hold(session.path)))
+        await self._threads.through(lambda: os.close(hold(session.path)))
 
     def open(self, session: Session) -> AbstractAsyncContextManager[FileConversation]:
-        return self._open(session)
-
-    @asynccontextmanager
-    async def _open(self, session: Session) -> AsyncGenerator[FileConversation]:
-        conversation = await self._threads.have(
-            lambda: self._residents.opened(session), FileConversation.close, quick=_is_short(session)
-        )
-        self._shelf.working(session.path, more=1)
-        try:
-            yield conversation
-        finally:
-            self._residents.close(conversation)
-            self._shelf.grown(session.path, conversation.left)
-            self._shelf.working(session.path, more=-1)
+        return _Opening(session, self._threads, self._residents, self._shelf)
 
     async def preset(self, session: Session) -> tuple[Agent, str]:
         return self._presets.unchanged(session) or await self._threads.do(lambda: self._presets.read(session))
@@ -369,6 +356,36 @@ class FileStore:
             next((each for each in inside if each.id == ref), None)
             or self._shelf.at(tree.current(before) or before).session
         )
+
+
+class _Opening:
+    """A conversation while it is open."""
+
+    __slots__ = ("_conversation", "_residents", "_session", "_shelf", "_threads")
+
+    def __init__(self, session: Session, threads: Threads, residents: Residents, shelf: Shelf) -> None:
+        self._session = session
+        self._threads = threads
+        self._residents = residents
+        self._shelf = shelf
+        self._conversation: FileConversation | None = None
+
+    async def __aenter__(self) -> FileConversation:
+        session, residents = self._session, self._residents
+        opened = self._conversation = await self._threads.have(
+            lambda: residents.opened(session),
+            FileConversation.close,
+            quick=0 < residents.weight(session.path) <= _SHORT or _is_short(session),
+        )
+        self._shelf.working(session.path, more=1)
+        return opened
+
+    async def __aexit__(self, *_: object) -> None:
+        conversation, path = self._conversation, self._session.path
+        if conversation is not None:
+            self._residents.close(conversation)
+            self._shelf.grown(path, conversation.left)
+            self._shelf.working(path, more=-1)
 
 
 def _is_short(session: Session) -> bool:

@@ -89,7 +89,13 @@ class Threads:
     async def have(self, work: Callable[[], T], drop: Callable[[T], object], *, quick: bool = False) -> T:
         """As `through`, for a conversation, which must be given back: when nobody waits any more, `drop` gets it."""
         self.conversations += 1
-        future = self.do(work, quick=quick)
+        if (quick and not self._closed) or self.free:
+            try:
+                return work()
+            except BaseException:
+                self.conversations -= 1
+                raise
+        future = self.do(work)
         future.add_done_callback(self._not_opened)
         try:
             return await asyncio.shield(future)
