@@ -168,6 +168,11 @@ class Tx(Protocol):
         """Whether any run is live that this one asked for."""
         ...
 
+    def holds(self, run_id: str, session: str) -> bool:
+        """Whether anything keeps a run from simply ending: somebody it asked is at work, something lies there for its
+        session that nobody has heard, or a question of it is open."""
+        ...
+
     def owners(self, status: Sequence[Status]) -> set[str]: ...
     def count(
         self, status: Status | None = None, *, root: str | None = None, requester: str | None = None

@@ -32,6 +32,9 @@ from retinue.tools.table import built_in
 
 Question = Callable[[str, Sequence[str]], Awaitable[str]]
 
+MOST_CHOSEN = 256
+"""So many agents' models are remembered: each run asks for its own more than once."""
+
 
 def orders(
     ports: Ports,
@@ -156,10 +159,17 @@ def own_key(model: Model, env: Mapping[str, str]) -> str:
 
 def models(config: Config, redact: Redactor) -> Callable[[Agent, str | None], Model]:
     """Which model an agent uses. The key of a server of its own is a secret before anything is written."""
+    latest: dict[tuple[int, str | None, str | None], tuple[Agent, Model]] = {}
 
     def model(agent: Agent, override: str | None) -> Model:
-        found = model_for(agent, override, config.default_model())
-        redact.learn(own_key(found, config.env))
+        wish = (id(agent), override, config.default_model())
+        known, found = latest.get(wish, (None, None))
+        if found is None or known is not agent:
+            found = model_for(agent, override, wish[2])
+            redact.learn(own_key(found, config.env))
+            if len(latest) >= MOST_CHOSEN:
+                latest.clear()
+            latest[wish] = (agent, found)
         return found
 
     return model

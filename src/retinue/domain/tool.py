@@ -77,6 +77,8 @@ def spelled(name: str) -> str:
     """A tool's name as model APIs take it: letters, digits, _ and -, at most 64. Only drivers write it so; everywhere
     else a tool has its own name. It takes any text: a call of a tool that never existed must not make every later
     request invalid."""
+    if name.isidentifier() and name.isascii() and len(name) <= MAX_SPELLED:
+        return name
     plain = _UNSAFE.sub("_", name.replace(".", "__")) or "unknown"
     if len(plain) <= MAX_SPELLED:
         return plain

@@ -31,12 +31,7 @@ class Unit:
 
     @property
     def text(self) -> str:
-        return "\n\n".join(said.text for said in self.replies if said.text and not said.text.isspace())
-
-    @property
-    def spoken(self) -> bool:
-        """Whether the model has a part in it."""
-        return bool(self.replies or self.calls)
+        return "\n\n".join([said.text for said in self.replies if said.text and not said.text.isspace()])
 
     def result(self, call: Called) -> tuple[str, bool]:
         """What the model is told of a call: every call has an answer, even when a person removed it."""
@@ -47,7 +42,7 @@ class Unit:
 
     def takes(self, call: Called) -> bool:
         """A call belongs to the reply before it until that reply has all its calls, each answered."""
-        if not self.spoken or call.id in self.calls:
+        if not (self.replies or self.calls) or call.id in self.calls:
             return False
         if len(self.results) < len(self.calls):
             return True
@@ -60,26 +55,19 @@ def units(entries: Sequence[Entry], start: int = 0) -> Iterator[Unit]:
     unit = Unit(start=start)
     for at in range(start, len(entries)):
         entry = entries[at]
-        if _says_nothing(entry):
-            continue
-        if _begins(entry, unit):
-            if unit.spoken or unit.words:
+        if isinstance(entry, Said) and entry.by == "agent":
+            if not entry.calls and not entry.text.strip():
+                continue  # an empty reply without calls: no provider takes it back
+            # Replies in a row with nothing between them are one: no provider wants two assistant messages.
+            begins = bool(unit.calls or unit.words or not unit.replies)
+        else:
+            begins = isinstance(entry, Called) and entry.id not in unit.calls and not unit.takes(entry)
+        if begins:
+            if unit.replies or unit.calls or unit.words:
                 yield unit
             unit = Unit(start=at)
         _add(entry, unit)
     yield unit
-
-
-def _says_nothing(entry: Entry) -> bool:
-    """An empty reply without calls: no provider takes it back."""
-    return isinstance(entry, Said) and entry.by == "agent" and not entry.calls and not entry.text.strip()
-
-
-def _begins(entry: Entry, unit: Unit) -> bool:
-    if isinstance(entry, Said) and entry.by == "agent":
-        # Replies in a row with nothing between them are one: no provider wants two assistant messages.
-        return bool(unit.calls or unit.words or not unit.replies)
-    return isinstance(entry, Called) and not unit.takes(entry) and entry.id not in unit.calls
 
 
 def _add(entry: Entry, unit: Unit) -> None:

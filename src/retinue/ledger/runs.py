@@ -8,6 +8,8 @@ from operator import itemgetter
 
 import msgspec
 
+from retinue.domain.announcement import State as Delivered
+from retinue.domain.approval import State
 from retinue.domain.run import Reason, Run, Status
 from retinue.errors import Failed, NotFound
 from retinue.ledger import rows
@@ -35,6 +37,10 @@ _LIVING = "ended_at IS NULL"
 """Of every run that is live, and of no other."""
 _WORKING = f"SELECT 1 FROM runs INDEXED BY runs_live_of_parent WHERE parent_run=? AND {_LIVING} LIMIT 1"  # noqa: S608  (the same)
 _AWAITED = _WORKING.replace("parent_run=?", "parent_run=? AND awaited=?")
+_HOLDS = (
+    f"SELECT EXISTS ({_WORKING}) OR EXISTS (SELECT 1 FROM deliveries WHERE session=? AND state='{Delivered.PENDING}')"  # noqa: S608  (the same)
+    f" OR EXISTS (SELECT 1 FROM approvals INDEXED BY approvals_by_run WHERE run=? AND state='{State.PENDING}')"
+)
 _NEWEST = " ORDER BY created_at DESC, id DESC"
 _OF_ROOT = "(root=? AND root<>id OR id=? AND root=id)"
 """The index of trees has only those that are not the root of one."""
@@ -123,6 +129,11 @@ def at_work_for(connection: sqlite3.Connection, run_id: str, *, awaited: bool | 
     sql = _WORKING if awaited is None else _AWAITED
     given = (run_id,) if awaited is None else (run_id, int(awaited))
     return asked(connection, sql, given).fetchone() is not None
+
+
+def holds(connection: sqlite3.Connection, run_id: str, session: str) -> bool:
+    """One question instead of three: every run asks it when it ends, and as a rule nothing does."""
+    return bool(asked(connection, _HOLDS, (run_id, session, run_id)).fetchone()[0])
 
 
 def owners(connection: sqlite3.Connection, status: Sequence[Status]) -> set[str]:

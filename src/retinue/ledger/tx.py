@@ -3,6 +3,7 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,7 +21,8 @@ T = TypeVar("T")
 Count = tuple[Status | None, str | None, str | None]
 """What was counted: status, root and requester, None for any."""
 
-_EMIT = f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES ({', '.join('?' * len(rows.EVENT))})"  # noqa: S608  (the same)
+MOST_AT_ONCE = 64
+"""Events that are written by one statement."""
 _HEAR = f"SELECT seq, {', '.join(rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
 
 
@@ -53,12 +55,13 @@ class Known:
 class SqliteTx:
     """Alone in its savepoint. What it emits is handed on only when the step's commit is on disk."""
 
-    __slots__ = ("_connection", "_known", "_path", "emitted")
+    __slots__ = ("_connection", "_known", "_path", "_told", "emitted")
 
     def __init__(self, connection: sqlite3.Connection, path: Path, known: Known | None = None) -> None:
         self._connection = connection
         self._path = path
         self._known = known or Known()
+        self._told: list[Event] = []
         self.emitted: list[Event] = []
 
     def run(self, run_id: str, *, family: bool = False) -> Run | None:
@@ -96,6 +99,9 @@ class SqliteTx:
 
     def at_work_for(self, run_id: str, *, awaited: bool | None = None) -> bool:
         return runs.at_work_for(self._connection, run_id, awaited=awaited)
+
+    def holds(self, run_id: str, session: str) -> bool:
+        return runs.holds(self._connection, run_id, session)
 
     def owners(self, status: Sequence[Status]) -> set[str]:
         return runs.owners(self._connection, status)
@@ -171,10 +177,21 @@ class SqliteTx:
         return self._whole(lambda: watches.interjections(self._connection, **wishes))
 
     def emit(self, event: Event) -> None:
-        seq = rows.asked(self._connection, _EMIT, rows.event_row(event)).lastrowid
-        self.emitted.append(replace(event, seq=seq))
+        """Written with the others of its step, when that is over or somebody asks."""
+        self._told.append(event)
+
+    def written(self) -> None:
+        """What was emitted has its numbers: they follow one another, because nobody else writes meanwhile."""
+        for at in range(0, len(self._told), MOST_AT_ONCE):
+            told = self._told[at : at + MOST_AT_ONCE]
+            values = [fact for event in told for fact in rows.event_row(event)]
+            last = rows.asked(self._connection, _emit(len(told)), values).lastrowid or 0
+            first = last - len(told) + 1
+            self.emitted += [replace(event, seq=first + number) for number, event in enumerate(told)]
+        self._told = []
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
+        self.written()
         where, values = ("", ()) if session is None else (" AND session=?", (session,))
         sql = f"{_HEAR}{where} ORDER BY seq LIMIT ?"
         found = rows.asked(self._connection, sql, (after, *values, max(0, limit)))
@@ -184,6 +201,7 @@ class SqliteTx:
             raise damaged(self._path, "an event", error) from error
 
     def last_seq(self) -> int:
+        self.written()
         return self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
     def _read(self, row: Sequence[Any], children: Sequence[str]) -> Run:
@@ -232,3 +250,10 @@ class LookingTx(SqliteTx):
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")
+
+
+@cache
+def _emit(count: int) -> str:
+    """What writes so many events."""
+    one = f"({', '.join('?' * len(rows.EVENT))})"
+    return f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES {', '.join([one] * count)}"  # noqa: S608  (our own words)

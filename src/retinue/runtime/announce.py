@@ -61,17 +61,12 @@ async def end(
         why, said = reason, error
         if status is Status.CANCELLED and now.reason is Reason.DESERTED:
             why, said = Reason.DESERTED, CANCELLED[Reason.DESERTED]
-        alone = _alone(counted, tx)
+        alone = not tx.holds(run.id, run.session_id)  # so it is with most
         if status is Status.DONE and not alone and (unsettled := _unsettled(counted, tx, ports)):
             return unsettled
         return closed(counted, status, tx, ports, stirred, reason=why, error=said, alone=alone)
 
     return await ports.ledger.do(step, lambda _: stirred.submit(ports))
-
-
-def _alone(run: Run, tx: Tx) -> bool:
-    """Nobody it asked is at work, and nothing lies there for its conversation: so it is with most."""
-    return not tx.at_work_for(run.id) and not tx.deliveries(session=run.session_id, state=[Delivered.PENDING])
 
 
 def _unsettled(run: Run, tx: Tx, ports: Ports) -> Run | None:
@@ -131,12 +126,12 @@ def closed(  # noqa: PLR0913  (how it ended, one fact each)
     alone: bool = False,
 ) -> Run:
     """The end of a live run, as part of a step that knows it is live. Whatever it still asked is asked no more, and what
-    others left for its open calls nobody will take; `alone`: they left nothing."""
+    others left for its open calls nobody will take; `alone`: there is none of that."""
     ended = run.ended(status, at=ports.chance.now(), reason=reason, error=ports.redact(error))
     tx.set_run(ended)
-    for asked in tx.approvals(run=run.id, state=[State.PENDING]):
-        tx.set_approval(asked.void())
     if not alone:
+        for asked in tx.approvals(run=run.id, state=[State.PENDING]):
+            tx.set_approval(asked.void())
         for left in tx.deliveries(by=run.id, state=[Delivered.PENDING], answers=True):
             tx.set_delivery(left.discarded())
     tx.emit(

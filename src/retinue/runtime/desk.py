@@ -17,6 +17,8 @@ class Desk:
 
     run: Run
     ports: Ports
+    added_last: bool = False
+    """Nothing was waited for since something was added to the conversation."""
 
     def tell(self, kind: str, **data: object) -> None:
         if self.ports.listened():
@@ -24,12 +26,12 @@ class Desk:
 
     async def add(self, talk: Conversation, *entries: Entry, sync: bool = True) -> None:
         await talk.append(*entries, sync=sync)
-        self.saved(*entries)
+        self.added_last = True
+        if self.ports.listened():
+            self.saved(*entries)
 
     def saved(self, *entries: Entry) -> None:
         """They are in the file: whoever listens can read them there."""
-        if not self.ports.listened():
-            return
         for entry in entries:
             self.tell("entry.saved", entry=name_of(entry), of=_what(entry))
 

@@ -81,17 +81,20 @@ async def prepare(run: Run, session: Session, ports: Ports, memo: dict[str, Any]
         tools=tuple(ports.tools.values()),
         level=await level_of(ports),
     )
-    known: _Known | None = memo.get(PLAN)
-    if known is None or not _serves(known, found, run, session, ports):
-        known = memo[PLAN] = await _planned(run, session, found, ports)
+    known = _still(memo.get(PLAN), found, run, session, ports) or await _planned(run, session, found, ports)
+    memo[PLAN] = known
     return known.plan
 
 
-def _serves(known: _Known, found: _Found, run: Run, session: Session, ports: Ports) -> bool:
-    """What a person added for one run of somebody else's is never another's."""
-    if run.ask.ceilings or known.found != found:
-        return False
-    return known.everybody is None or known.everybody == ports.agents.all(session.workspace.meant)
+def _still(known: _Known | None, found: _Found, run: Run, session: Session, ports: Ports) -> _Known | None:
+    """What is known, if it is so now. What a person added for one run of somebody else's is never another's."""
+    if known is None or run.ask.ceilings or known.found != found:
+        return None
+    if known.everybody is None:
+        return known
+    everybody = ports.agents.all(session.workspace.meant)
+    # The newest are kept: what is the very same is not compared field by field the next time.
+    return replace(known, found=found, everybody=everybody) if known.everybody == everybody else None
 
 
 async def _planned(run: Run, session: Session, found: _Found, ports: Ports) -> _Known:

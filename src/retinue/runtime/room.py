@@ -63,8 +63,14 @@ class Room:
         try:
             return await write()
         except RetinueError as error:
-            if not self._passes(error, ledger=ledger):
-                raise
+            return await self.again(write, error, ledger=ledger)
+
+    async def again(
+        self, write: Callable[[], Awaitable[T]], error: RetinueError, *, ledger: bool = False
+    ) -> T:
+        """The same for what was tried already, and met this error."""
+        if not self._passes(error, ledger=ledger):
+            raise error
         async with self._one:
             return await self._patiently(write, ledger=ledger)
 
@@ -184,10 +190,16 @@ class RoomyLedger:
         self._room = room
 
     async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
-        return await self._room.kept(lambda: self._ledger.do(step, then), ledger=True)
+        try:
+            return await self._ledger.do(step, then)
+        except RetinueError as error:
+            return await self._room.again(lambda: self._ledger.do(step, then), error, ledger=True)
 
     async def look(self, step: Callable[[Tx], T]) -> T:
-        return await self._room.kept(lambda: self._ledger.look(step), ledger=True)
+        try:
+            return await self._ledger.look(step)
+        except RetinueError as error:
+            return await self._room.again(lambda: self._ledger.look(step), error, ledger=True)
 
 
 class RoomyStore:
@@ -275,7 +287,10 @@ class RoomyConversation:
         return await self._talk.earlier(run)
 
     async def append(self, *entries: Entry, sync: bool = True) -> None:
-        await self._room.kept(lambda: self._talk.append(*entries, sync=sync))
+        try:
+            await self._talk.append(*entries, sync=sync)
+        except RetinueError as error:
+            await self._room.again(lambda: self._talk.append(*entries, sync=sync), error)
 
     async def refresh(self) -> bool:
         return await self._room.kept(self._talk.refresh)

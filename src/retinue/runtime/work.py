@@ -3,8 +3,9 @@
 import asyncio
 import sys
 from collections.abc import Sequence
-from contextlib import AsyncExitStack, suppress
+from contextlib import AbstractAsyncContextManager
 from itertools import islice
+from types import TracebackType
 
 from retinue.domain.change import replace
 from retinue.domain.run import Reason, Run, Status
@@ -132,8 +133,7 @@ class _Work:
             self.desk.tell("run.state", phase="wait", note=INTERRUPTED_NOTE)
 
     async def done(self) -> Outcome:
-        async with AsyncExitStack() as stack:
-            talk = await self._seated(stack)
+        async with _Seat(self) as talk:
             if talk.torn:
                 self.desk.tell("run.state", phase="wait", note=TORN.format(where=talk.torn), torn=talk.torn)
             try:
@@ -143,22 +143,6 @@ class _Work:
                 if not self._dying() and not isinstance(sys.exception(), Parked):
                     with self.room.hurried():
                         await self._left(talk)
-
-    async def _seated(self, stack: AsyncExitStack) -> Conversation:
-        if self.place is not None:
-            with suppress(NotFound):  # it was moved since somebody found it
-                return await self._opened(self.place, stack)
-        session = await _place(self.run, self.ports)
-        self.desk.run = replace(self.run, path=f"{session.path}/session.md")
-        return await self._opened(session, stack)
-
-    async def _opened(self, session: Session, stack: AsyncExitStack) -> Conversation:
-        """The ledger gave us the session, so whoever else holds its folder only looks into it: worth a moment."""
-        for _ in range(PATIENCE):
-            with suppress(Held):
-                return await stack.enter_async_context(self.ports.store.open(session))
-            await asyncio.sleep(MOMENT_SECONDS)
-        return await stack.enter_async_context(self.ports.store.open(session))
 
     def _dying(self) -> bool:
         """The process is ending and nobody stopped this run: it is left as it stands, to be taken up again."""
@@ -189,9 +173,12 @@ class _Work:
         if engage.acts(plan):
             await engage.doubts(talk, self.desk)
             plan = await engage.engaged(plan, self.desk, talk.session)
+            self.desk.added_last = False
         while True:
-            if await talk.refresh():
+            # What was added a moment ago was added to the file as it stands: there is nothing to look for.
+            if not self.desk.added_last and await talk.refresh():
                 self.desk.tell("session.changed", what="file")
+            self.desk.added_last = False
             await self._news(talk)
             if self.watch.struck:
                 await self.speaking.summed_up(talk, plan)
@@ -351,6 +338,48 @@ class _Work:
             await talk.rest()
         except RetinueError:
             return  # a full disk, a file a person broke: how the run ended is known, and what is on disk stays as it is
+
+
+class _Seat:
+    """The conversation of a run, held for as long as the run is worked."""
+
+    __slots__ = ("_opening", "_work")
+
+    def __init__(self, work: _Work) -> None:
+        self._work = work
+        self._opening: AbstractAsyncContextManager[Conversation] | None = None
+
+    async def __aenter__(self) -> Conversation:
+        work = self._work
+        if work.place is not None:
+            try:
+                return await self._opened(work.place)
+            except NotFound:
+                pass  # it was moved since somebody found it
+        session = await _place(work.run, work.ports)
+        work.desk.run = replace(work.run, path=f"{session.path}/session.md")
+        return await self._opened(session)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> bool | None:
+        return None if self._opening is None else await self._opening.__aexit__(kind, error, trace)
+
+    async def _opened(self, session: Session) -> Conversation:
+        """The ledger gave us the session, so whoever else holds its folder only looks into it: worth a moment."""
+        tries = PATIENCE
+        while True:
+            opening = self._work.ports.store.open(session)
+            try:
+                talk = await opening.__aenter__()
+            except Held:
+                if not tries:
+                    raise
+                tries -= 1
+                await asyncio.sleep(MOMENT_SECONDS)
+                continue
+            self._opening = opening
+            return talk
 
 
 async def _place(run: Run, ports: Ports) -> Session:

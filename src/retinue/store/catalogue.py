@@ -121,13 +121,15 @@ class DefinitionCatalogue:
     def all(self, at: str | None = None) -> list[Defined]:
         found = self._own()
         project = self.project(at)
-        for name in self._added(project):
+        if not (added := self._added(project)):
+            return found
+        for name in added:
             with suppress(BadDefinition, NotFound):
                 found.append(_Merging(catalogue=self, project=project).defined(name))
         return sorted(found, key=lambda each: each.agent.name)
 
     def _own(self) -> list[Defined]:
-        """The user's and those built in: as they were listed, where nothing that this rests on has changed."""
+        """The user's and those built in, by name: as they were listed, where nothing that this rests on has changed."""
         if self._listed is not None and unchanged(self._listed[0]):
             return self._listed[1].copy()
         found: list[Defined] = []

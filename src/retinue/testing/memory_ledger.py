@@ -176,6 +176,10 @@ class MemoryTx:
         asked = (run for run in self._all() if run.ask.parent_run == run_id and run.status.live)
         return any(awaited is None or run.awaited is awaited for run in asked)
 
+    def holds(self, run_id: str, session: str) -> bool:
+        unheard = self.deliveries(session=session, state=[Delivered.PENDING])
+        return bool(self.at_work_for(run_id) or unheard or self.approvals(run=run_id, state=[State.PENDING]))
+
     def owners(self, status: Sequence[Status]) -> set[str]:
         return {run.owner for run in self._all() if run.status in status}
 
