@@ -321,7 +321,6 @@ def _stepped(wish: _Wish, writer: sqlite3.Connection, tx: SqliteTx, *, alone: bo
         writer.execute("SAVEPOINT step")
     try:
         wish.value = wish.step(tx)
-        tx.written()
     except Exception as error:
         if isinstance(error, sqlite3.Error) and not writer.in_transaction:
             raise

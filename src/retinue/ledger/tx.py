@@ -3,7 +3,6 @@
 import sqlite3
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -21,8 +20,7 @@ T = TypeVar("T")
 Count = tuple[Status | None, str | None, str | None]
 """What was counted: status, root and requester, None for any."""
 
-MOST_AT_ONCE = 64
-"""Events that are written by one statement."""
+_EMIT = f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES ({', '.join('?' * len(rows.EVENT))})"  # noqa: S608  (the same)
 _HEAR = f"SELECT seq, {', '.join(rows.EVENT)} FROM events WHERE seq > ?"  # noqa: S608  (the same)
 
 
@@ -55,13 +53,12 @@ class Known:
 class SqliteTx:
     """Alone in its savepoint. What it emits is handed on only when the step's commit is on disk."""
 
-    __slots__ = ("_connection", "_known", "_path", "_told", "emitted")
+    __slots__ = ("_connection", "_known", "_path", "emitted")
 
     def __init__(self, connection: sqlite3.Connection, path: Path, known: Known | None = None) -> None:
         self._connection = connection
         self._path = path
         self._known = known or Known()
-        self._told: list[Event] = []
         self.emitted: list[Event] = []
 
     def run(self, run_id: str, *, family: bool = False) -> Run | None:
@@ -177,21 +174,10 @@ class SqliteTx:
         return self._whole(lambda: watches.interjections(self._connection, **wishes))
 
     def emit(self, event: Event) -> None:
-        """Written with the others of its step, when that is over or somebody asks."""
-        self._told.append(event)
-
-    def written(self) -> None:
-        """What was emitted has its numbers: they follow one another, because nobody else writes meanwhile."""
-        for at in range(0, len(self._told), MOST_AT_ONCE):
-            told = self._told[at : at + MOST_AT_ONCE]
-            values = [fact for event in told for fact in rows.event_row(event)]
-            last = rows.asked(self._connection, _emit(len(told)), values).lastrowid or 0
-            first = last - len(told) + 1
-            self.emitted += [replace(event, seq=first + number) for number, event in enumerate(told)]
-        self._told = []
+        seq = rows.asked(self._connection, _EMIT, rows.event_row(event)).lastrowid
+        self.emitted.append(replace(event, seq=seq))
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
-        self.written()
         where, values = ("", ()) if session is None else (" AND session=?", (session,))
         sql = f"{_HEAR}{where} ORDER BY seq LIMIT ?"
         found = rows.asked(self._connection, sql, (after, *values, max(0, limit)))
@@ -201,7 +187,6 @@ class SqliteTx:
             raise damaged(self._path, "an event", error) from error
 
     def last_seq(self) -> int:
-        self.written()
         return self._connection.execute("SELECT coalesce(max(seq), 0) FROM events").fetchone()[0]
 
     def _read(self, row: Sequence[Any], children: Sequence[str]) -> Run:
@@ -250,10 +235,3 @@ class LookingTx(SqliteTx):
 
     def emit(self, event: Event) -> None:
         raise TypeError(f"a look only reads: use do to emit {event.kind}")
-
-
-@cache
-def _emit(count: int) -> str:
-    """What writes so many events."""
-    one = f"({', '.join('?' * len(rows.EVENT))})"
-    return f"INSERT INTO events ({', '.join(rows.EVENT)}) VALUES {', '.join([one] * count)}"  # noqa: S608  (our own words)
