@@ -85,6 +85,10 @@ STOPPING = frozenset({Reason.USER_CANCEL, Reason.DESERTED})
 """On a run that lives: somebody wants it stopped."""
 
 
+_STILL: dict[str, Any] = {"waiting_for": None, "aside": False, "wake_at": None}
+"""What is true of a run that waits for nothing."""
+
+
 @value
 class Usage:
     """Tokens, as the provider counted them; our own estimate where it did not."""
@@ -201,8 +205,8 @@ class Run:
 
     def started(self, *, owner: str, at: datetime, deadline_at: datetime | None) -> Self:
         """The deadline counts from the first start and survives later ones."""
-        return replace(
-            self._moved(Status.RUNNING),
+        return self._moved(
+            Status.RUNNING,
             owner=owner,
             attempts=self.attempts + 1,
             started_at=self.started_at or at,
@@ -210,22 +214,22 @@ class Run:
         )
 
     def waits(self, what: Waiting, *, aside: bool = False, until: datetime | None = None) -> Self:
-        return replace(self._moved(Status.WAITING), waiting_for=what, aside=aside, wake_at=until)
+        return self._moved(Status.WAITING, waiting_for=what, aside=aside, wake_at=until)
 
     def requeued(self) -> Self:
-        return replace(self._moved(Status.QUEUED), owner="")
+        return self._moved(Status.QUEUED, owner="")
 
     def put_back(self) -> Self:
         """Its process leaves in good order: whoever takes it up next goes on with this attempt."""
-        return replace(self._moved(Status.QUEUED), owner="", attempts=self.attempts - 1)
+        return self._moved(Status.QUEUED, owner="", attempts=self.attempts - 1)
 
     def answered(self, *, waited: timedelta) -> Self:
         """What it waited for has come. The time a person took is not the run's, and taking it up again is no attempt."""
         deadline = None if self.deadline_at is None else self.deadline_at + waited
-        return replace(self._moved(Status.QUEUED), attempts=self.attempts - 1, deadline_at=deadline)
+        return self._moved(Status.QUEUED, attempts=self.attempts - 1, deadline_at=deadline)
 
     def ended(self, status: Status, *, at: datetime, reason: Reason | None = None, error: str = "") -> Self:
-        return replace(self._moved(status), ended_at=at, reason=reason, error=error, owner="", awaited=False)
+        return self._moved(status, ended_at=at, reason=reason, error=error, owner="", awaited=False)
 
     def turned(self, usage: Usage, *, calls: int, text: str, model: str) -> Self:
         """One reply of the model is on disk."""
@@ -249,10 +253,10 @@ class Run:
             return None
         return max(0, round((self.ended_at - self.started_at).total_seconds() * 1000))
 
-    def _moved(self, status: Status) -> Self:
+    def _moved(self, status: Status, **facts: Any) -> Self:
         if status not in NEXT[self.status]:
             raise Failed(f"run {self.id} is {self.status} and cannot become {status}")
-        return replace(self, status=status, waiting_for=None, aside=False, wake_at=None)
+        return replace(self, **(_STILL | {"status": status} | facts))
 
 
 def as_json(run: Run) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The watch over one attempt at a turn: it ends what is silent, what says nothing, and what never ends."""
 
 import asyncio
+import sys
 from collections.abc import Awaitable, Callable
 
 from retinue.domain.run import Reason
@@ -33,9 +34,9 @@ class Watch:
         "_clock",
         "_handle",
         "_hear",
-        "_limit",
         "_opened",
         "_patience",
+        "_task",
         "_texts",
         "_trouble",
         "_word",
@@ -51,7 +52,7 @@ class Watch:
         """Called when the first byte of an answer is there."""
         self._clock = asyncio.get_running_loop().time
         self._begin = self._byte = self._word = self._clock()
-        self._limit: asyncio.Timeout | None = None
+        self._task: asyncio.Task[object] | None = None
         self._handle: asyncio.TimerHandle | None = None
         self._trouble: Trouble | None = None
         self._texts: list[str] = []
@@ -63,17 +64,23 @@ class Watch:
         return "".join(self._texts)
 
     async def over(self, turn: Awaitable[Reply]) -> Reply:
+        """A Trouble when a limit has passed. Whoever else wants the task to stop is heard as ever."""
+        task = self._task = asyncio.current_task()
+        before = 0 if task is None else task.cancelling()
         try:
-            async with asyncio.timeout(None) as self._limit:
-                self._look()
-                return await turn
-        except TimeoutError:
-            if self._trouble is None:
-                raise
-            raise self._trouble from None
+            self._look()
+            return await turn
         finally:
+            self._task = None
             if self._handle is not None:
                 self._handle.cancel()
+            if (
+                self._trouble is not None
+                and task is not None
+                and task.uncancel() <= before
+                and isinstance(sys.exception(), asyncio.CancelledError)
+            ):
+                raise self._trouble from None
 
     def heard(self, delta: Delta) -> None:
         self._byte = now = self._clock()
@@ -110,9 +117,9 @@ class Watch:
         when = min(self._begin + patience.total, self._byte + patience.idle, self._word + patience.progress)
         if when > now:
             self._handle = asyncio.get_running_loop().call_at(when, self._look)
-        elif self._limit is not None:
+        elif self._task is not None:
             self._trouble = self._passed()
-            self._limit.reschedule(now)
+            self._task.cancel()
 
     def _passed(self) -> Trouble:
         """Which limit it was."""

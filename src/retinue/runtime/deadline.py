@@ -1,13 +1,13 @@
 """The deadline of a run: a clock that nobody sets, and that stands while nothing of the run can go on."""
 
 import asyncio
-from contextlib import suppress
 from datetime import timedelta
 from math import inf
 from types import TracebackType
 
 from retinue.domain.change import replace
 from retinue.errors import TimedOut
+from retinue.runtime.alarm import Alarm
 from retinue.runtime.approve import Parked
 from retinue.runtime.desk import Desk
 
@@ -17,18 +17,18 @@ class Deadline:
 
     def __init__(self, desk: Desk) -> None:
         self._desk = desk
-        self._clock = asyncio.timeout(None)
+        self._clock = Alarm()
         self._seconds = desk.run.ask.deadline_seconds
 
-    async def __aenter__(self) -> None:
-        await self._clock.__aenter__()
+    def __enter__(self) -> None:
+        self._clock.__enter__()
         self._wind()
 
-    async def __aexit__(
+    def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         try:
-            await self._clock.__aexit__(kind, error, trace)
+            self._clock.__exit__(kind, error, trace)
         except TimeoutError as late:
             raise self._passed() from late
         if isinstance(error, Parked) and self._left() <= 0:
@@ -52,22 +52,20 @@ class Deadline:
 
     def stopped(self) -> None:
         """Nothing of the run can go on: the deadline waits with it."""
-        with suppress(RuntimeError):  # it is running out this very moment, or the work is over
-            self._clock.reschedule(None)
+        self._clock.set(None)
 
     def went_on(self, waited: timedelta) -> None:
         run = self._desk.run
         if run.deadline_at is not None:
             self._desk.run = replace(run, deadline_at=run.deadline_at + waited)
-        with suppress(RuntimeError):  # the same
-            self._wind()
+        self._wind()
 
     def _wind(self) -> None:
         """The wall's clock is asked once, and from then on one that nobody sets. A clock that was set back meanwhile
         gives nobody more than the whole time anew."""
         if (left := self._left()) < inf:
             most = self._desk.ports.limits.deadline(self._seconds)
-            self._clock.reschedule(asyncio.get_running_loop().time() + min(max(0.0, left), most))
+            self._clock.set(asyncio.get_running_loop().time() + min(max(0.0, left), most))
 
     def _left(self) -> float:
         at = self._desk.run.deadline_at

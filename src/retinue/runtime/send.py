@@ -47,7 +47,7 @@ async def send(
     in one step; the engine is told when that is on disk. With `owner`, that process is to work it; `alone`, it is not
     born where anything else of its session lives; `with_it` is what becomes true in the same step, and keeps it from
     being born by raising."""
-    newborn = replace(_newborn(ask, session, ports), owner=owner or ports.worker())
+    newborn = _newborn(ask, session, ports, owner or ports.worker())
 
     def step(tx: Tx) -> tuple[Run, Claim]:
         if first := tx.run_by_key(ask.key):
@@ -176,7 +176,7 @@ def _taken(run: Run, ports: Ports) -> Run:
     return run.started(owner=ports.owner, at=at, deadline_at=deadline)
 
 
-def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
+def _newborn(ask: Ask, session: Session, ports: Ports, owner: str) -> Run:
     run_id = ports.chance.entry_id()
     return Run(
         id=run_id,
@@ -191,7 +191,7 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
         model=ports.redact(ask.model or ""),
         thinking=ask.thinking or "",
         workspace=session.workspace.root,
-        owner=ports.owner,
+        owner=owner,
         awaited=ask.wait,
         created_at=ports.chance.now(),
     )
@@ -199,12 +199,9 @@ def _newborn(ask: Ask, session: Session, ports: Ports) -> Run:
 
 def _redacted(ask: Ask, ports: Ports) -> Ask:
     """A key may be pasted anywhere, also where a model is asked for."""
-    return replace(
-        ask,
-        task=ask.task and ports.redact(ask.task),
-        label=ports.redact(ask.label),
-        model=ask.model and ports.redact(ask.model),
-    )
+    said = (ask.task, ask.label, ask.model)
+    task, label, model = (each and ports.redact(each) for each in said)
+    return ask if (task, label, model) == said else replace(ask, task=task, label=label, model=model)
 
 
 def _placed(run: Run, tx: Tx, ports: Ports) -> Run:

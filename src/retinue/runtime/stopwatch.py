@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 
 from retinue.domain.turn import Delta, Reply
 from retinue.errors import ModelFailed
+from retinue.runtime.alarm import Alarm
 
 STUCK = "Agent stuck: no tool calls for {n} seconds (timeout: {most}s)"
 
@@ -21,24 +22,23 @@ class Stopwatch:
     def __init__(self) -> None:
         self.idle_seconds: float | None = None
         """None: it may talk as long as it likes."""
-        self._turn: asyncio.Timeout | None = None
+        self._turn = Alarm()
         self._since: float | None = None
         self.struck = False
 
     async def over(self, turn: Awaitable[Reply]) -> Reply:
         """One turn. ModelFailed: it came to nothing in its time. Struck: a person interrupted."""
-        self._turn, self._since = asyncio.timeout(None), None
+        alarm = self._turn = Alarm()
+        self._since = None
         try:
-            async with self._turn:
+            with alarm:
                 return await turn
         except TimeoutError as error:
-            if not self._turn.expired():
+            if not alarm.rang:
                 raise
             if self.struck:
                 raise Struck from None
             raise ModelFailed(self._stuck(), reason="idle") from error
-        finally:
-            self._turn = None
 
     def heard(self, delta: Delta) -> None:
         """The first piece sets it going; a reply that is asked for anew is waited for again, and whoever acts does not
@@ -47,21 +47,16 @@ class Stopwatch:
             return
         if delta.discarded or delta.waiting or delta.act is not None:
             self._since = None
-            self._set(None)
+            self._turn.set(None)
         elif self._since is None and (delta.text or delta.thinking or delta.calling):
             self._since = asyncio.get_running_loop().time()
-            self._set(self._since + self.idle_seconds)
+            self._turn.set(self._since + self.idle_seconds)
 
     def strike(self) -> None:
         """A person interrupts: a reply on its way ends now, and what is done meanwhile is let finish."""
         if not self.struck:
             self.struck = True
-            self._set(asyncio.get_running_loop().time())
-
-    def _set(self, when: float | None) -> None:
-        if self._turn is not None:
-            with suppress(RuntimeError):  # it is running out this very moment
-                self._turn.reschedule(when)
+            self._turn.set(asyncio.get_running_loop().time())
 
     def _stuck(self) -> str:
         now = asyncio.get_running_loop().time()

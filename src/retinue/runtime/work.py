@@ -137,7 +137,7 @@ class _Work:
             if talk.torn:
                 self.desk.tell("run.state", phase="wait", note=TORN.format(where=talk.torn), torn=talk.torn)
             try:
-                async with self.deadline:
+                with self.deadline:
                     return await self._conversed(talk)
             finally:
                 if not self._dying() and not isinstance(sys.exception(), Parked):

@@ -51,14 +51,14 @@ class FileConversation:
         self._file = SessionFile(session, directory, threads, window=window)
         self._chance = chance
         self._threads = threads
-        self._one = threading.Lock()
+        self.alone = threading.Lock()
         self._present: set[Key] = set()
         self._own: dict[Key, Entry] = {}
         """What was added since the conversation was opened or last rested: a save may not drop it."""
         self._opened = ""
         self._typed = ""
         self._taken: dict[str, Said] = {}
-        self._exact = True
+        self.exact = True
         """Whether reading the file anew would find exactly these entries: not after a write that failed, nor where a
         person typed, nor when earlier ones were looked up."""
         self._asked: list[Asked] = []
@@ -73,13 +73,13 @@ class FileConversation:
     @property
     def weight(self) -> int:
         """The bytes of the file it stands for as long as nobody touches it; 0 when the file must be read anew."""
-        return self._file.held if self._exact else 0
+        return self._file.held if self.exact else 0
 
     @property
     def left(self) -> tuple[Stamp, str] | None:
         """The stamp of a file that holds exactly these entries, and its last words as lists show them; None where they
         may stand so far from its end that nobody would look for them."""
-        if not self._exact or self._file.stamp is None:
+        if not self.exact or self._file.stamp is None:
             return None
         words = last_said(self.entries)
         return None if words is None else (self._file.stamp, words)
@@ -152,7 +152,7 @@ class FileConversation:
     async def log_tool(self, called: Called, returned: Returned) -> None:
         text = heading(called, returned, self._chance.now() - timedelta(milliseconds=returned.ms))
         raw = text.encode("utf-8", "backslashreplace")
-        await self._threads.do(lambda: self._log_tool(raw), quick=not self._one.locked())
+        await self._threads.do(lambda: self._log_tool(raw), quick=not self.alone.locked())
 
     @property
     def _at_hand(self) -> bool:
@@ -161,7 +161,7 @@ class FileConversation:
 
     @property
     def _idle(self) -> bool:
-        return not self._one.locked() and self._directory >= 0
+        return not self.alone.locked() and self._directory >= 0
 
     def load(self) -> None:
         """Reads the file for the first time; a torn tail is cut aside now and never later, and a plan that never reached
@@ -190,7 +190,7 @@ class FileConversation:
 
     def close(self) -> None:
         """Gives the lock back, once nothing is being written any more."""
-        with self._one:
+        with self.alone:
             directory, self._directory = self._directory, -1
             if directory >= 0:
                 self._thoughts = _thoughts_in(directory)
@@ -203,14 +203,10 @@ class FileConversation:
 
     def begin(self) -> None:
         """From here on nobody else writes."""
-        self._one.acquire()
+        self.alone.acquire()
         if self._directory < 0:
-            self._one.release()
+            self.alone.release()
             raise Failed(f"{self.session.slug} is not open any more")
-
-    def end(self, *, well: bool) -> None:
-        self._exact = self._exact and well
-        self._one.release()
 
     def _append(self, entries: Sequence[Entry], *, sync: bool = True, waits: bool = True) -> bool:
         """False, where nobody `waits`: a person has changed the file, and it must be read first."""
@@ -277,7 +273,7 @@ class FileConversation:
         """From here on they are present: none of them is added again."""
         with _Alone(self):
             found = [entry for entry in self._file.left_out([f" run={quoted(run)}"]) if entry.run == run]
-            self._exact = self._exact and not found
+            self.exact = self.exact and not found
             self._present.update(map(_key, found))
             return found
 
@@ -288,7 +284,7 @@ class FileConversation:
             else reading.entries
         )
         self._opened, self._typed = reading.opened, reading.typed
-        self._exact = self._exact and not self._typed
+        self.exact = self.exact and not self._typed
         if self._typed and self._opened in self._taken:
             entries.append(replace(self._taken[self._opened], text=self._typed))
             self._typed = ""
@@ -346,7 +342,9 @@ class _Alone:
         self._conversation.begin()
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
-        self._conversation.end(well=kind is None)
+        if kind is not None:
+            self._conversation.exact = False
+        self._conversation.alone.release()
 
 
 def opened(session: Session, *, chance: Chance, threads: Threads, window: int = WINDOW) -> FileConversation:

@@ -2,6 +2,7 @@
 
 import re
 
+from retinue.domain.run import Usage
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.store.marker import CLOSE, KINDS, OPEN, SIGNATURE, attribute, number, quoted
@@ -10,6 +11,7 @@ _MARKER_LIKE = re.compile(rf"^(\\*{OPEN}(?:{'|'.join(KINDS)})\b)", re.MULTILINE)
 _ESCAPED_LINE = re.compile(rf"^\\(\\*{OPEN}(?:{'|'.join(KINDS)})\b)", re.MULTILINE)
 _UNSAFE = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ufeff\ud800-\udfff]")
 _UNSAFE_ASCII = bytes({*range(0x20), 0x7F} - {0x09, 0x0A})
+_UNCOUNTED = Usage()
 _ESCAPE = re.compile(r"\\(?:(\\)|(r)|x([0-9a-f]{2})|u([0-9a-f]{4}))")
 
 
@@ -99,6 +101,8 @@ def _marker(entry: Entry) -> str:
 
 
 def _reply(entry: Said) -> str:
+    if not (entry.model or entry.calls or entry.stop or entry.thoughts) and entry.usage == _UNCOUNTED:
+        return ""
     return (
         f"{attribute('model', entry.model)}{number('in', entry.usage.input)}"
         f"{number('out', entry.usage.output)}{number('cached', entry.usage.cached)}{attribute('stop', entry.stop)}"

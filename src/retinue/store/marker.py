@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Mapping
+from functools import lru_cache
 
 from retinue.domain.value import value
 
@@ -45,7 +46,9 @@ def attributes(line: str) -> Attributes | None:
 
 def attribute(name: str, value: str) -> str:
     """One pair as it stands in a marker; nothing for an empty value."""
-    return f" {name}={quoted(value)}" if value else ""
+    if not value:
+        return ""
+    return f" {name}={value if value.isalnum() and value.isascii() else _sound(value)}"
 
 
 def number(name: str, value: int) -> str:
@@ -69,7 +72,13 @@ def number_in(known: Attributes, name: str) -> int:
 
 def quoted(value: str) -> str:
     """An attribute's value: nothing in it can end the value, the line or the comment."""
-    return value if value.isascii() and value.isalnum() else _UNSAFE.sub(_percent, value)
+    return value if value.isascii() and value.isalnum() else _sound(value)
+
+
+@lru_cache(maxsize=64)
+def _sound(value: str) -> str:
+    """Times and models' names come again and again."""
+    return _UNSAFE.sub(_percent, value)
 
 
 def unquoted(value: str) -> str:

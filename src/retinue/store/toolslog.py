@@ -3,8 +3,8 @@
 import re
 from datetime import datetime
 
+from retinue.domain.run import iso_seconds
 from retinue.domain.transcript import Called, Returned
-from retinue.store.facts import iso
 from retinue.store.markdown import spelled
 
 _ORG_SYNTAX = re.compile(r"(\n[ \t]*)(,*(?:\*|#\+))")
@@ -14,12 +14,13 @@ _ORG_SYNTAX = re.compile(r"(\n[ \t]*)(,*(?:\*|#\+))")
 def heading(called: Called, returned: Returned, started_at: datetime) -> str:
     """The call with its properties, its arguments and what came of it."""
     outcome = "ok" if returned.ok else "failed"
+    tool, call = _flat(called.tool), _flat(called.id)
     return (
-        f"* {_flat(called.tool)} {_flat(called.id)}\n"
+        f"* {tool} {call}\n"
         f":PROPERTIES:\n"
-        f":ID: {_flat(called.id)}\n"
-        f":TOOL: {_flat(called.tool)}\n"
-        f":START: {iso(started_at)}\n"
+        f":ID: {call}\n"
+        f":TOOL: {tool}\n"
+        f":START: {iso_seconds(started_at)}\n"
         f":DURATION_MS: {returned.ms}\n"
         f":OUTCOME: {outcome}\n"
         f":END:\n"
@@ -29,7 +30,7 @@ def heading(called: Called, returned: Returned, started_at: datetime) -> str:
 
 
 def _flat(text: str) -> str:
-    return " ".join(spelled(text).split())
+    return text if text.isalnum() and text.isascii() else " ".join(spelled(text).split())
 
 
 def _block(text: str) -> str:
