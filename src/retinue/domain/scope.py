@@ -263,6 +263,8 @@ class Scope:
 
     def under(self, bounds: Bounds) -> Self:
         """The same rights under what the operator denies now: a deny counts at once, a lifted one with the next run."""
+        if not (bounds.deny_paths or bounds.deny_tools or bounds.deny_agents):
+            return self
         paths = tuple(each for each in absolute(bounds.deny_paths, self.root) if each not in self.deny)
         tools = tuple(each for each in bounds.deny_tools if each not in self.operator.deny)
         agents = tuple(each for each in bounds.deny_agents if each not in self.agents.deny)

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from retinue.domain.agent import Paths
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.run import Run, iso
+from retinue.domain.run import Run, iso, iso_seconds
 from retinue.domain.value import value
 from retinue.domain.workspace import Workspace
 
@@ -17,6 +17,7 @@ RESERVED = frozenset({"ask", "leaf", "role", "trigger", "watches"})
 """Attributes that the runtime goes by: nobody else sets them."""
 SLUG_UNSAFE = re.compile(r"[^a-z0-9-]")
 MAX_SLUG = 80
+_DIGITS = {ord(each): None for each in "-T:Z"}
 
 
 @value
@@ -97,7 +98,7 @@ def child_slug(agent: str, description: str, at: datetime) -> str:
 
 
 def stamp(at: datetime) -> str:
-    return at.strftime("%Y%m%d%H%M%S")
+    return iso_seconds(at).translate(_DIGITS)
 
 
 def in_order(sessions: Iterable[Session]) -> list[Session]:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import fields
+from dataclasses import dataclass, field, fields
 from functools import lru_cache
 from operator import attrgetter
 from time import perf_counter
@@ -40,27 +40,54 @@ ASK_FOR_MORE = f" If you need it, ask with {ASK_TOOL}; otherwise go on without i
 
 def verdict(tool: Tool, scope: Scope) -> Verdict:
     """The one judgement on a tool, for the list and for the call alike."""
-    return _judgement(tool, scope, _known(_bearing(scope)))
+    return _judgement(tool, scope, _judged_by(scope))
 
 
-def offered(tools: Mapping[str, Tool], scope: Scope) -> dict[str, Tool]:
+def offered(tools: Mapping[str, Tool], scope: Scope) -> Mapping[str, Tool]:
     """What the model is shown, in a stable order."""
-    known = _known(_bearing(scope))
-    return {name: tools[name] for name in sorted(tools) if _judgement(tools[name], scope, known).ok}
+    known, table = _judged_by(scope), tuple(tools.values())
+    if known.table != table:
+        judged = {name: _judgement(tools[name], scope, known).ok for name in sorted(tools)}
+        known.table = table
+        known.offered = {name: tools[name] for name, ok in judged.items() if ok}
+    return known.offered
 
 
-def _judgement(tool: Tool, scope: Scope, known: dict[str, tuple[Tool, Verdict]]) -> Verdict:
-    """As it was given before on the same tool by the same rules: thousands of children have those of their siblings."""
+@dataclass(slots=True)
+class _Judged:
+    """What was judged by the same rules before: thousands of children have those of their siblings."""
+
+    verdicts: dict[str, tuple[Tool, Verdict]] = field(default_factory=dict[str, tuple[Tool, Verdict]])
+    table: tuple[Tool, ...] = ()
+    offered: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
+    """Of that table."""
+
+
+def _judgement(tool: Tool, scope: Scope, known: _Judged) -> Verdict:
     name = tool.spec.name
-    found = known.get(name)
+    found = known.verdicts.get(name)
     if found is None or found[0] is not tool:
-        found = known[name] = (tool, _judge(tool, scope))
+        found = known.verdicts[name] = (tool, _judge(tool, scope))
     return found[1]
 
 
+_latest: dict[int, tuple[Scope, _Judged]] = {}
+"""By the very scope that was asked about: comparing what bears on tools takes longer than judging one."""
+
+
+def _judged_by(scope: Scope) -> _Judged:
+    known, judged = _latest.get(id(scope), (None, None))
+    if judged is None or known is not scope:
+        judged = _known(_bearing(scope))
+        if len(_latest) >= MOST_BEARINGS:
+            _latest.clear()
+        _latest[id(scope)] = (scope, judged)
+    return judged
+
+
 @lru_cache(maxsize=MOST_BEARINGS)
-def _known(_bearing: Hashable) -> dict[str, tuple[Tool, Verdict]]:
-    return {}
+def _known(_bearing: Hashable) -> _Judged:
+    return _Judged()
 
 
 def _judge(tool: Tool, scope: Scope) -> Verdict:

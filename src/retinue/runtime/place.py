@@ -20,6 +20,14 @@ from retinue.runtime.prepare import definition, scope_of
 
 
 @value
+class Standing:
+    """What a session stands on: its definition, and its rights in the run that asks."""
+
+    agent: Agent
+    rights: Scope
+
+
+@value
 class Child:
     """What is said about a child beyond its task."""
 
@@ -42,6 +50,8 @@ class Child:
     """It starts nobody, whatever its definition says."""
     asker: Run | None = None
     """The run that asks for it: what holds for that run holds for the child."""
+    standing: Standing | None = None
+    """The parent's in that run, where it was looked up a moment ago."""
 
 
 @value
@@ -118,8 +128,9 @@ def _real(place: Workspace, above: Workspace | None, ports: Ports) -> Workspace:
 async def birth(agent: Agent, child: Child, ports: Ports) -> Birth:
     """A child's place and rights: its own, within what its parent can hand on. In a worktree of its own the same holds
     for the copies of files as for the files."""
-    above = await definition(child.parent, ports)
-    ceilings = handed_down(above, child.parent, ports, run=child.asker)
+    above = child.standing.agent if child.standing else await definition(child.parent, ports)
+    rights = child.standing.rights if child.standing else None
+    ceilings = handed_down(above, child.parent, ports, run=child.asker, rights=rights)
     old = child.parent.workspace
     place = await settled(child.workspace or agent.workspace, old.root, ports, above=old)
     if not all(each.writable for each in ceilings):
@@ -143,10 +154,11 @@ async def birth(agent: Agent, child: Child, ports: Ports) -> Birth:
 
 
 def handed_down(
-    above: Agent, parent: Session, ports: Ports, *, run: Run | None = None
+    above: Agent, parent: Session, ports: Ports, *, run: Run | None = None, rights: Scope | None = None
 ) -> tuple[Ceiling, ...]:
     """What a session can hand on, as the last link of the chain that it stands under itself."""
-    rights = scope_of(above, parent, ports, run=run)
+    if rights is None:
+        rights = scope_of(above, parent, ports, run=run)
     over = () if run is None else run.ask.ceilings
     return (*parent.ceilings, *over, handed_on(above, rights, by=parent.slug))
 

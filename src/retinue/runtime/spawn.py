@@ -1,8 +1,7 @@
 """A new session, and its first run."""
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from retinue.domain.agent import Agent, Defined, WorkspacePolicy, preset_hash
@@ -16,7 +15,7 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
 from retinue.ports import Ports, Tx
-from retinue.runtime.place import Child, birth, settled
+from retinue.runtime.place import Child, Standing, birth, settled
 from retinue.runtime.prepare import LEAF, definition, scope_of
 from retinue.runtime.send import send
 
@@ -28,16 +27,14 @@ async def begin(
     definition's."""
     defined = ports.agents.get(agent, root)
     place = await settled(policy or defined.agent.workspace, root, ports)
-    async with _no_litter(place, ports):
-        return await ports.store.create(
-            NewSession(
-                agent=agent,
-                preset=defined.preset,
-                preset_hash=preset_hash(defined.preset),
-                workspace=place,
-                name=name,
-            )
-        )
+    new = NewSession(
+        agent=agent,
+        preset=defined.preset,
+        preset_hash=preset_hash(defined.preset),
+        workspace=place,
+        name=name,
+    )
+    return await _made(new, ports)
 
 
 async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
@@ -52,7 +49,9 @@ async def spawn(ask: Ask, child: Child, ports: Ports) -> Run:
         ask = replace(ask, model=ports.subagents.model)
     ports.model(defined.agent, ask.model)  # what nobody here can work is told before anything is made
     if ask.parent_run is not None:
-        child = replace(child, asker=await permitted(ask, child.parent, ports, above=above))
+        standing = await _standing(child.parent, ports, above[-1] if above else None)
+        asker = await permitted(ask, child.parent, ports, above=above, standing=standing)
+        child = replace(child, asker=asker, standing=standing)
     deepest = min(ports.limits.max_depth, HARD_DEPTH)
     if child.parent.depth >= deepest:
         raise Refused(
@@ -93,24 +92,34 @@ async def seated(
 ) -> Session:
     """A child's session, idle until something is sent to it. `under`: what binds it besides what those above hand on."""
     born = await birth(defined.agent, child, ports)
-    async with _no_litter(born.workspace, ports):
+    try:
         preset = ports.with_paths(defined.preset, born.paths)
         if child.prompt is not None:
             preset = ports.with_prompt(preset, safe_text(ports.redact(child.prompt(defined.agent))))
-        return await ports.store.create(
-            NewSession(
-                agent=defined.agent.name,
-                preset=preset,
-                preset_hash=preset_hash(preset),
-                workspace=born.workspace,
-                parent=child.parent,
-                description=ports.redact(child.description),
-                aliases=(child.key,) if child.key else (),
-                ceilings=(*born.ceilings, *under),
-                lifted=born.lifted,
-                attributes={**attributes} | ({LEAF: True} if child.leaf else {}),
-            )
+        new = NewSession(
+            agent=defined.agent.name,
+            preset=preset,
+            preset_hash=preset_hash(preset),
+            workspace=born.workspace,
+            parent=child.parent,
+            description=ports.redact(child.description),
+            aliases=(child.key,) if child.key else (),
+            ceilings=(*born.ceilings, *under),
+            lifted=born.lifted,
+            attributes={**attributes} | ({LEAF: True} if child.leaf else {}),
         )
+    except BaseException:
+        await _no_litter(born.workspace, ports)
+        raise
+    return await _made(new, ports)
+
+
+async def _made(new: NewSession, ports: Ports) -> Session:
+    try:
+        return await ports.store.create(new)
+    except BaseException:
+        await _no_litter(new.workspace, ports)
+        raise
 
 
 def _fits(agent: Agent, ask: Ask) -> None:
@@ -125,9 +134,22 @@ def _known(ask: Ask, tx: Tx) -> tuple[Run | None, Sequence[Run]]:
     return first, ancestry(ask.parent_run, tx) if first is None else ()
 
 
-async def permitted(ask: Ask, session: Session, ports: Ports, *, above: Sequence[Run] | None = None) -> Run:
+async def _standing(session: Session, ports: Ports, run: Run | None) -> Standing:
+    agent = await definition(session, ports)
+    return Standing(agent=agent, rights=scope_of(agent, session, ports, run=run))
+
+
+async def permitted(
+    ask: Ask,
+    session: Session,
+    ports: Ports,
+    *,
+    above: Sequence[Run] | None = None,
+    standing: Standing | None = None,
+) -> Run:
     """The run that asks, if it may: an agent starts only those it may know of and the configuration lets be started,
-    and none that is at work `above` it already. One that hands work to its own like is bounded by depth alone."""
+    and none that is at work `above` it already. One that hands work to its own like is bounded by depth alone.
+    `standing`: what the session stands on, where that was looked up for this very run."""
     if above is None:
         above = await ports.ledger.look(lambda tx: ancestry(ask.parent_run, tx))
     if not above:
@@ -135,7 +157,7 @@ async def permitted(ask: Ask, session: Session, ports: Ports, *, above: Sequence
     asker = above[-1]
     line = [run.agent for run in above]
     bounds = ports.bounds()
-    rights = scope_of(await definition(session, ports), session, ports, run=asker).under(bounds)
+    rights = (standing or await _standing(session, ports, asker)).rights.under(bounds)
     if hit := first_match(bounds.deny_agents, ask.agent):
         raise Refused(f"the configuration denies the agent {ask.agent} (deny.agents: {hit})")
     if ask.agent != session.agent and not (verdict := rights.agent(ask.agent)).ok:
@@ -161,12 +183,7 @@ def ancestry(run_id: str | None, tx: Tx) -> Sequence[Run]:
     return found[::-1]
 
 
-@asynccontextmanager
-async def _no_litter(place: Workspace, ports: Ports) -> AsyncGenerator[None]:
+async def _no_litter(place: Workspace, ports: Ports) -> None:
     """A worktree whose session could not be made is nobody's: it goes again."""
-    try:
-        yield
-    except BaseException:
-        if place.source:
-            await asyncio.shield(ports.drop_worktree(place))
-        raise
+    if place.source:
+        await asyncio.shield(ports.drop_worktree(place))

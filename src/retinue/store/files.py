@@ -401,4 +401,4 @@ def _is_long(session: Session) -> bool:
 
 
 def _file(session: Session) -> str:
-    return os.path.join(session.path, names.SESSION)
+    return f"{session.path}/{names.SESSION}"

@@ -1,9 +1,5 @@
 """What sessions obey: each preset.md is read once as long as it looks as it did."""
 
-# Names are joined and opened thousands of times here, below descriptors: text is enough.
-# ruff: noqa: PTH118
-
-import os
 import time
 from contextlib import suppress
 
@@ -66,4 +62,4 @@ def _understood(session: Session, text: str) -> tuple[Agent, str]:
 
 
 def _file(session: Session) -> str:
-    return os.path.join(session.path, names.PRESET)
+    return f"{session.path}/{names.PRESET}"

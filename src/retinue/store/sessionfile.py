@@ -46,7 +46,7 @@ class SessionFile:
     """Reached through the folder's descriptor, so that a folder moved while it is open does not matter."""
 
     def __init__(self, session: Session, directory: int, threads: Threads, *, window: int = WINDOW) -> None:
-        self.path = os.path.join(session.path, names.SESSION)
+        self.path = f"{session.path}/{names.SESSION}"
         self._session = session
         self._directory = directory
         self._threads = threads
