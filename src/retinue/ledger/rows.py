@@ -4,7 +4,6 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from dataclasses import MISSING, fields
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
 from operator import attrgetter
 from typing import Any, cast
 
@@ -44,6 +43,7 @@ _KEPT = msgspec.defstruct(
 _asked = attrgetter(*(each.name for each in fields(Ask)))
 _TASK = [each.name for each in fields(Ask)].index("task")
 _LONG = 4_000
+_MOST_ASKS = 512
 _run = maker(Run)
 _usage = maker(Usage)
 _STATUS = {each.value: each for each in Status}
@@ -187,25 +187,36 @@ def _written(ask: Ask) -> str:
     facts = list(_asked(ask))
     facts[_TASK] = None
     try:
-        return _ENCODER.encode(_KEPT(*facts)).decode()
+        text = _ENCODER.encode(_KEPT(*facts)).decode()
     except UnicodeEncodeError:
         kept = msgspec.to_builtins(_KEPT(*facts))
         return _ENCODER.encode(_whole_data(kept)).decode()
+    if ask.task is None or ask.task.isascii():
+        _remember(text, ask.task, ask)
+    return text
 
 
 def _read(text: str, task: str | None) -> Ask:
-    """A run is read many times in its life, and its ask stays the same; a long one is not remembered for that."""
-    short = len(text) + len(task or "") < _LONG
-    return _remembered(text, task) if short else _decoded(text, task)
+    """A run is read many times in its life, and its ask stays the same: whoever wrote it has it at hand."""
+    known = _asks.get((text, task))
+    if known is None:
+        # Rows of older ledgers have the task in both places.
+        known = _ASK.decode(text)
+        if task is not None and known.task is None:
+            known = replace(known, task=task)
+        _remember(text, task, known)
+    return known
 
 
-def _decoded(text: str, task: str | None) -> Ask:
-    """Rows of older ledgers have the task in both places."""
-    ask = _ASK.decode(text)
-    return ask if task is None or ask.task is not None else replace(ask, task=task)
+_asks: dict[tuple[str, str | None], Ask] = {}
 
 
-_remembered = lru_cache(maxsize=512)(_decoded)
+def _remember(text: str, task: str | None, ask: Ask) -> None:
+    """A long one is not worth the room."""
+    if len(text) + len(task or "") < _LONG:
+        if len(_asks) >= _MOST_ASKS:
+            del _asks[next(iter(_asks))]
+        _asks[text, task] = ask
 
 
 def _whole_data(value: Any) -> Any:
