@@ -11,6 +11,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retinue.domain.announcement import Delivery
+from retinue.domain.approval import Approval
 from retinue.domain.event import Event
 from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
 from retinue.errors import Failed, NotFound
@@ -292,6 +294,39 @@ async def test_whether_anybody_is_at_work_for_a_run_is_known_without_reading_the
     assert await ledger.look(asked) == (True, False, True)
     await ledger.do(lambda tx: tx.set_run(a_run("queued", parent="above", **over)))
     assert await ledger.look(asked) == (False, False, False)
+
+
+async def test_a_run_is_held_by_whom_it_asked_by_what_nobody_heard_and_by_an_open_question(ledger: AnyLedger):
+    async def held() -> bool:
+        return await ledger.look(lambda tx: tx.holds("above", "session"))
+
+    over: dict[str, Any] = {"status": Status.DONE, "ended_at": AT}
+    await ledger.do(added(a_run("above"), a_run("over", parent="above", **over), a_run("alone")))
+    assert not await held()
+    await ledger.do(added(a_run("asked", parent="above")))
+    assert await held()
+    await ledger.do(lambda tx: tx.set_run(a_run("asked", parent="above", **over)))
+    assert not await held()
+
+    left = Delivery(
+        id="d1", run="over", by="above", session="session", created_at=AT, answers=False, text="Done."
+    )
+    await ledger.do(lambda tx: tx.add_delivery(left))
+    assert await held()
+    await ledger.do(lambda tx: tx.set_delivery(left.taken("above", at=AT)))
+    await ledger.do(lambda tx: tx.add_delivery(replace(left, id="d2", run="asked", session="another")))
+    assert not await held()
+
+    asked = Approval(
+        id="a1", run="above", session="session", agent="main", call="c1", tool="bash", touch="run",
+        resource="ls", args="{}", asked_at=AT, expires_at=AT,
+    )  # fmt: skip
+    await ledger.do(lambda tx: tx.add_approval(replace(asked, id="a0", run="alone")))
+    assert not await held()
+    await ledger.do(lambda tx: tx.add_approval(asked))
+    assert await held()
+    await ledger.do(lambda tx: tx.set_approval(asked.void()))
+    assert not await held()
 
 
 @settings(max_examples=50, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

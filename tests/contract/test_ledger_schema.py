@@ -186,6 +186,7 @@ QUESTIONS: list[Callable[[Tx], object]] = [
     lambda tx: tx.deliveries(session="x", state=[Delivered.PENDING], answers=False),
     lambda tx: tx.deliveries(by="x", state=[Delivered.PENDING], answers=True),
     lambda tx: tx.approvals(run="x", state=[State.PENDING]),
+    lambda tx: tx.holds("x", "x"),
     lambda tx: tx.approvals(state=[State.PENDING]),
     lambda tx: tx.deeds("x"),
     lambda tx: tx.events(after=7),

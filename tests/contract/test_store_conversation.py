@@ -544,3 +544,18 @@ async def test_thoughts_that_somebody_spoilt_are_gone_without(store: FileStore, 
     beside.mkdir()
     async with store.open(session) as conversation:
         assert conversation.entries == [replace(thinking, thoughts=())]
+
+
+async def test_words_that_wait_for_no_sync_find_a_file_that_a_person_has_just_changed(
+    store: FileStore, session: Session
+):
+    """Nobody waits for what is not synced, unless there is something to read first."""
+    async with store.open(session) as talk:
+        await talk.append(PROMPT)
+        file = Path(session.path, "session.md")
+        file.write_text(file.read_text().replace(PROMPT.text, "Something else."))
+        await talk.append(ANSWER, sync=False)
+        assert [getattr(each, "text", "") for each in talk.entries] == ["Something else.", ANSWER.text]
+    found, wrong = await store.entries(session)
+    assert [getattr(each, "text", "") for each in found] == ["Something else.", ANSWER.text]
+    assert wrong == []

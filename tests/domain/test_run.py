@@ -7,7 +7,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.run import NEXT, Ask, Reason, Run, Status, Usage, Waiting, as_json, as_json_in_full, iso
+from retinue.domain.run import (
+    NEXT,
+    Ask,
+    Reason,
+    Run,
+    Status,
+    Usage,
+    Waiting,
+    as_json,
+    as_json_in_full,
+    iso,
+    iso_seconds,
+)
 from retinue.errors import Failed
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
@@ -22,6 +34,16 @@ RUN = Run(
     path="sessions/x/session.md",
     created_at=AT,
 )
+
+
+@given(at=st.datetimes(timezones=st.just(UTC)), later=st.timedeltas(timedelta(), timedelta(seconds=3)))
+def test_a_time_is_spelled_as_everywhere_however_many_are_spelled_in_one_second(
+    at: datetime, later: timedelta
+):
+    """What was spelled last is remembered, and must never be taken for another second."""
+    for each in (at, min(at, datetime.max.replace(tzinfo=UTC) - later) + later, at):
+        assert iso_seconds(each) == f"{each:%Y-%m-%dT%H:%M:%SZ}".rjust(20, "0")
+        assert iso(each) == each.isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def moved(run: Run, status: Status) -> Run:

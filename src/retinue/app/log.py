@@ -3,10 +3,8 @@
 import fcntl
 import json
 import os
-import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +14,6 @@ LOG = "retinue.jsonl"
 OLDER = "retinue.1.jsonl"
 MOST_BYTES = 4_000_000
 """A log that has grown to this becomes the older one, and the older one before it goes."""
-LOOK_SECONDS = 0.25
-"""How old the knowledge may be that the log has its name: what is written meanwhile stands in the older one."""
 _ENCODER = msgspec.json.Encoder(enc_hook=str)
 
 
@@ -29,26 +25,20 @@ class LogFile:
         self._path = os.fspath(self._folder / LOG)
         self._fd = -1
         self._inode = (-1, -1)
-        self._size = 0
-        self._looked = -inf
-        """When it was last seen whether the file still has its name."""
 
     def add(self, lines: Sequence[Mapping[str, Any]]) -> None:
         """One JSON line each; newlines in it are escaped, so no text can forge another. What goes wrong here must not
         change what is logged, so a full disk costs the lines and nothing else."""
         raw = b"".join(map(_encoded, lines))
         with suppress(OSError):
-            if time.monotonic() - self._looked >= LOOK_SECONDS:
-                self._size = self._ready()
-                self._looked = time.monotonic()
-            self._size += len(raw)
+            size = self._ready() + len(raw)
             os.write(self._fd, raw)
-            if self._size >= MOST_BYTES:
+            if size >= MOST_BYTES:
                 _put_aside(self._fd, self._folder)
                 self.close()
 
     def close(self) -> None:
-        fd, self._fd, self._inode, self._looked = self._fd, -1, (-1, -1), -inf
+        fd, self._fd, self._inode = self._fd, -1, (-1, -1)
         if fd >= 0:
             os.close(fd)
 

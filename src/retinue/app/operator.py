@@ -37,7 +37,7 @@ class Operator:
         self._places = [os.fspath(config.folder / name) for name in ("config.toml", "config.json")]
         self._stamps: list[Stamp] = []
         self._there: list[tuple[str, Stamp]] = []
-        """Those that are there. One that is not appears only with a change of the folder."""
+        """Those that are there. One that is not appears only with a change of the folder: links are not followed."""
         self._folder_stamp: Stamp = None
         self._look_at_all()
         self._bounds = bounds_of(config)

@@ -1,7 +1,6 @@
 """The watch over one attempt at a turn: it ends what is silent, what says nothing, and what never ends."""
 
 import asyncio
-import sys
 from collections.abc import Awaitable, Callable
 
 from retinue.domain.run import Reason
@@ -67,19 +66,18 @@ class Watch:
         """A Trouble when a limit has passed. Whoever else wants the task to stop is heard as ever."""
         task = self._task = asyncio.current_task()
         before = 0 if task is None else task.cancelling()
+        stopped = False
         try:
             self._look()
             return await turn
+        except asyncio.CancelledError:
+            stopped = True
+            raise
         finally:
             self._task = None
             if self._handle is not None:
                 self._handle.cancel()
-            if (
-                self._trouble is not None
-                and task is not None
-                and task.uncancel() <= before
-                and isinstance(sys.exception(), asyncio.CancelledError)
-            ):
+            if self._trouble is not None and task is not None and task.uncancel() <= before and stopped:
                 raise self._trouble from None
 
     def heard(self, delta: Delta) -> None:
