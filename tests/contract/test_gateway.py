@@ -796,3 +796,15 @@ async def test_a_tool_has_its_own_name_here_and_one_that_the_api_takes_there(pro
     assert all(re.fullmatch(r"[a-zA-Z0-9_-]{1,64}", each) for each in sent)
     assert len({*sent}) == len(names)
     assert [wish.tool for wish in reply.wishes] == [*names, "github.search", "nowhere__x"]
+
+
+async def test_a_limit_that_has_passed_before_a_turn_that_waits_for_nothing_strikes_nobody_later():
+    watch = Watch(Patience(idle=0, progress=0, total=0), lambda _: None, lambda: None)
+
+    async def at_once() -> Reply:
+        return Reply(text="There.")
+
+    assert (await watch.over(at_once())).text == "There."
+    await asyncio.sleep(0)
+    assert (task := asyncio.current_task()) is not None
+    assert task.cancelling() == 0

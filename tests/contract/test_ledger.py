@@ -470,6 +470,12 @@ async def test_a_listener_that_raises_loses_no_event_and_no_step(
     assert await deaf_ledger.do(step) == "done"
     assert [event.seq for event in heard] == [1, 2]
     assert len(complaints) == 2
+    for _ in range(4):  # together with others, and when it has been alone for a while
+
+        def given_up(_: str) -> None:
+            raise asyncio.CancelledError
+
+        assert await deaf_ledger.do(lambda _: "and on", given_up) == "and on"
     await deaf_ledger.close()
     asyncio.get_running_loop().set_exception_handler(None)
 

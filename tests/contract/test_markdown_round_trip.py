@@ -307,8 +307,12 @@ def test_bytes_that_the_disk_never_got_are_torn_off_with_the_entry_they_belong_t
     long = written([a_word("one"), a_word("x" * 2000), a_word("end")])
     for start in range(512, 1536, 512):
         assert torn_at(long[:start] + bytes(512) + long[start + 512 :]) == len(first), start
+    second = written([a_word("one"), a_word("two")])[len(first) :]
+    assert torn_at(bytes(len(first)) + second) == 0  # of two writes the disk got the later one
+    assert torn_at(first + bytes(len(second)) + second) == len(first)
     assert torn_at(long) is None
     assert torn_at(first + b"pasted\0here\n") is None
+    assert torn_at(first + b"pasted\0\n\n" + second) is None
 
 
 def test_a_file_with_an_open_line_or_an_edit_is_not_torn():

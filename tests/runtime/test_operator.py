@@ -59,3 +59,18 @@ def test_a_folder_that_was_not_there_counts_as_soon_as_it_is(tmp_path: Path):
     assert operator().deny_tools == ()
     (folder / "config.toml").write_text(DENIED.format(tool="ls"))
     assert operator().deny_tools == ("ls",)
+
+
+def test_what_could_not_be_looked_at_for_a_while_counts_again_afterwards(folder: Path):
+    """A folder that nobody can look at is not one without a configuration."""
+    (folder / "config.toml").write_text(DENIED.format(tool="ls"))
+    long_ago(folder)
+    operator = an_operator(folder)
+    assert operator().deny_tools == ("ls",)
+    away = folder.rename(folder.parent / "away")
+    folder.symlink_to(folder)  # leads nowhere, for ever
+    assert operator().deny_tools == ("ls",)
+    folder.unlink()
+    away.rename(folder)
+    (folder / "config.toml").write_text(DENIED.format(tool="bash"))
+    assert operator().deny_tools == ("bash",)

@@ -60,6 +60,21 @@ class Stubborn:
         return await self.ledger.look(step)
 
 
+class Meanwhile:
+    """A ledger that is long at every look: meanwhile something else happens."""
+
+    def __init__(self, ledger: Ledger, happens: Callable[[], object]) -> None:
+        self.ledger = ledger
+        self._happens = happens
+
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
+        return await self.ledger.do(step, then)
+
+    async def look(self, step: Callable[[Tx], T]) -> T:
+        self._happens()
+        return await self.ledger.look(step)
+
+
 async def left_in_the_call(world: Any, effect: str) -> Any:
     """A run whose process died while a tool was at work."""
     begun = asyncio.Event()
@@ -103,6 +118,22 @@ async def test_a_call_with_an_effect_is_never_made_twice_and_its_outcome_is_call
         result = (await house.results(run))[0]
         assert not result.ok
         assert "Outcome unknown" in result.text
+
+
+async def test_what_a_person_changes_while_a_run_is_taken_up_again_is_asked_with(world: Any):
+    """Its task stands in the file already, so nothing is added that would look at it."""
+    async with world.open(says("Half of this is heard."), hold=True) as house:
+        run = await house.ask("Act.")
+        await house.until("text.delta")
+    file = Path(run.path)
+
+    def edited() -> None:
+        file.write_text(file.read_text().replace("Act.", "Act gently."))
+
+    ledger = Meanwhile(world.ledger, lambda: None if "gently" in file.read_text() else edited())
+    async with world.open(says("Gently done."), ledger=ledger) as house:
+        assert (await house.resume(run)).text == "Gently done."
+        assert house.heard(0)[0].text == "Act gently."
 
 
 async def test_a_reply_half_heard_is_asked_for_again(world: Any):

@@ -15,10 +15,12 @@ from retinue.domain.price import Prices
 from retinue.domain.rule import below
 from retinue.domain.run import iso
 from retinue.errors import RetinueError
-from retinue.store.layers import SETTLED_NS
 
 Stamp = tuple[int, int, int] | None
 
+UNSEEN: Stamp = (-1, -1, -1)
+SETTLED_NS = 2_000_000_000
+"""A folder changed more recently than this may change again within one tick of its clock, unseen by its stamp."""
 UNREAD = "the configuration cannot be read any more, and what it denied before is all that is denied: {why}"
 READ_AGAIN = "the configuration is read again, and what it denies counts from now on"
 
@@ -65,7 +67,7 @@ class Operator:
         if before != self._stamps:
             try:
                 now = load({**self._config.env, "RETINUE_CONFIG": os.fspath(self._config.folder)})
-            except RetinueError as error:
+            except (RetinueError, OSError) as error:
                 self._broken = True
                 self._say(UNREAD.format(why=str(error).rstrip(".")))
                 return
@@ -88,7 +90,7 @@ class Operator:
         self._stamps = [_stamp(place) for place in self._places]
         self._there = [each for each in zip(self._places, self._stamps, strict=True) if each[1] is not None]
         settled = folder is not None and not 0 <= time.time_ns() - folder[1] < SETTLED_NS
-        self._folder_stamp = folder if settled else None
+        self._folder_stamp = folder if settled and UNSEEN not in (folder, *self._stamps) else None
 
 
 def _nobody(_sentence: str) -> None:
@@ -113,8 +115,11 @@ def _relative(config: Config) -> dict[str, Any]:
 
 
 def _stamp(place: str) -> Stamp:
+    """None where there is nothing. What cannot be looked at may be there all the same, and deny something."""
     try:
         found = os.stat(place)  # noqa: PTH116  (at every call: a Path costs more than the look)
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
+    except OSError:
+        return UNSEEN
     return found.st_ino, found.st_mtime_ns, found.st_size

@@ -52,7 +52,7 @@ class Watch:
         self._clock = asyncio.get_running_loop().time
         self._begin = self._byte = self._word = self._clock()
         self._task: asyncio.Task[object] | None = None
-        self._handle: asyncio.TimerHandle | None = None
+        self._handle: asyncio.Handle | None = None
         self._trouble: Trouble | None = None
         self._texts: list[str] = []
         self.told = False
@@ -115,7 +115,12 @@ class Watch:
         when = min(self._begin + patience.total, self._byte + patience.idle, self._word + patience.progress)
         if when > now:
             self._handle = asyncio.get_running_loop().call_at(when, self._look)
-        elif self._task is not None:
+        else:
+            # Not at once: whoever is stopped while it runs, and waits for nothing, would be struck later.
+            self._handle = asyncio.get_running_loop().call_soon(self._strike)
+
+    def _strike(self) -> None:
+        if self._task is not None:
             self._trouble = self._passed()
             self._task.cancel()
 

@@ -43,7 +43,7 @@ _KEPT = msgspec.defstruct(
 _asked = attrgetter(*(each.name for each in fields(Ask)))
 _TASK = [each.name for each in fields(Ask)].index("task")
 _LONG = 4_000
-_MOST_ASKS = 512
+_MOST_ASKS = 2_048
 _run = maker(Run)
 _usage = maker(Usage)
 _STATUS = {each.value: each for each in Status}
@@ -215,7 +215,7 @@ def _remember(text: str, task: str | None, ask: Ask) -> None:
     """A long one is not worth the room."""
     if len(text) + len(task or "") < _LONG:
         if len(_asks) >= _MOST_ASKS:
-            del _asks[next(iter(_asks))]
+            _asks.clear()
         _asks[text, task] = ask
 
 

@@ -272,18 +272,20 @@ class SqliteLedger:
     def _settle(self, batch: _Batch, error: Exception | None) -> None:
         """Listeners hear before those who waited go on, and those who go on can join the next batch."""
         self._looked()
-        for wish in batch.wishes if error is None else ():
-            if self._listen is not None:
-                for event in wish.events:
-                    _tell(self._listen, event)
-            if wish.then is not None and wish.error is None:
-                _tell(wish.then, wish.value)
-        for wish in batch.wishes:
-            _answer(wish, wish.error or error, self.path)
-        if self._waiting:
-            asyncio.get_running_loop().call_soon(self._gather)
-        else:
-            self._quiet.set()
+        try:
+            for wish in batch.wishes if error is None else ():
+                if self._listen is not None:
+                    for event in wish.events:
+                        _tell(self._listen, event)
+                if wish.then is not None and wish.error is None:
+                    _tell(wish.then, wish.value)
+        finally:  # also when the process is told to end in this moment: somebody will want to close
+            for wish in batch.wishes:
+                _answer(wish, wish.error or error, self.path)
+            if self._waiting:
+                asyncio.get_running_loop().call_soon(self._gather)
+            else:
+                self._quiet.set()
 
     def _viewed(self) -> LookingTx:
         # What the writer has written is in its memory, and only the other would have to read it from the file again.
@@ -336,7 +338,7 @@ def _tell(heard: Callable[[Any], None], what: object) -> None:
     """Whoever hears of a step is not the step: what goes wrong there keeps nobody else from hearing."""
     try:
         heard(what)
-    except Exception as error:  # noqa: BLE001  (the loop tells of it, as of all that it calls itself)
+    except (Exception, asyncio.CancelledError) as error:  # noqa: BLE001  (the loop tells of it, as of all that it calls)
         context = {"message": "what was to follow a step of the ledger failed", "exception": error}
         asyncio.get_running_loop().call_exception_handler(context)
 

@@ -12,7 +12,7 @@ class Alarm:
     def __init__(self) -> None:
         self._task: asyncio.Task[object] | None = None
         self._before = 0
-        self._handle: asyncio.TimerHandle | asyncio.Handle | None = None
+        self._handle: asyncio.Handle | None = None
         self.rang = False
 
     def __enter__(self) -> None:

@@ -45,7 +45,7 @@ def verdict(tool: Tool, scope: Scope) -> Verdict:
 
 def offered(tools: Mapping[str, Tool], scope: Scope) -> Mapping[str, Tool]:
     """What the model is shown, in a stable order."""
-    known, table = _judged_by(scope), tuple(tools.values())
+    known, table = _judged_by(scope), (tuple(tools), tuple(tools.values()))
     if known.table != table:
         judged = {name: _judgement(tools[name], scope, known).ok for name in sorted(tools)}
         known.table = table
@@ -58,7 +58,7 @@ class _Judged:
     """What was judged by the same rules before: thousands of children have those of their siblings."""
 
     verdicts: dict[str, tuple[Tool, Verdict]] = field(default_factory=dict[str, tuple[Tool, Verdict]])
-    table: tuple[Tool, ...] = ()
+    table: tuple[tuple[str, ...], tuple[Tool, ...]] = ((), ())
     offered: Mapping[str, Tool] = field(default_factory=dict[str, Tool])
     """Of that table."""
 

@@ -163,6 +163,7 @@ class _Work:
         self.expects = self.expects or bool(talk.entries)
         await self._asked(talk)
         if begun:
+            self.desk.added_last = False  # the task was there before, and nobody has looked at the file
             self.patience.recall(entries, run.id)
             await self._unasked(talk)
         await self._news(talk)

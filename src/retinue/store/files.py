@@ -375,7 +375,7 @@ class _Opening:
         opened = self._conversation = await self._threads.have(
             lambda: residents.opened(session),
             FileConversation.close,
-            quick=0 < residents.weight(session.path) <= _SHORT or _is_short(session),
+            quick=_is_short(session),
         )
         self._shelf.working(session.path, more=1)
         return opened

@@ -30,10 +30,6 @@ class Residents:
         self._short = _Kept(MOST, min(MOST_BYTES, window))
         self._long = _Kept(MOST, window)
 
-    def weight(self, path: str) -> int:
-        """Of a short conversation that is kept; 0 where none is."""
-        return self._short.weight(path)
-
     def opened(self, session: Session) -> FileConversation:
         """The conversation as its file has it, locked by this process."""
         kept = self._taken(session.path)
@@ -67,9 +63,6 @@ class _Kept:
         self._most_bytes = most_bytes
         self._kept: dict[str, tuple[FileConversation, int]] = {}
         self._bytes = 0
-
-    def weight(self, path: str) -> int:
-        return self._kept[path][1] if path in self._kept else 0
 
     def put(self, path: str, conversation: FileConversation, weight: int) -> None:
         if weight > self._most_bytes:

@@ -80,9 +80,10 @@ class _Marker:
 
 def _written(data: bytes, offset: int) -> int:
     """Where the first bytes begin that the power failed before; zeros stand in for them. No text of ours holds any: what
-    a person pasted ends where it likes, and not with a sector."""
+    a person pasted ends where it likes, and not with a sector, nor where an entry begins: a line ends before that."""
     for blank in _BLANK.finditer(data):
-        if blank.end() == len(data) or not (offset + blank.end()) % _SECTOR:
+        end = blank.end()
+        if end == len(data) or not (offset + end) % _SECTOR or data.startswith(_STARTS, end):
             return blank.start()
     return len(data)
 
