@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+from contextlib import suppress
 
 from retinue.ports import Call
 from retinue.tools.define import tool
@@ -20,7 +21,8 @@ async def _left(call: Call) -> str:
     )
     try:
         os.write(descriptor, f"{call.run.id} {call.id}\n".encode())
-        os.fsync(descriptor)
+        with suppress(OSError):  # a fault may strike here: what is written has happened, and is told as such
+            os.fsync(descriptor)
     finally:
         os.close(descriptor)
     await asyncio.sleep(MOMENT)
