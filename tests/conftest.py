@@ -13,6 +13,17 @@ from hypothesis import HealthCheck, settings
 FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
 
+# Assertions in these modules of tests/harness explain themselves as those in tests do.
+pytest.register_assert_rewrite(
+    "api_fixture",
+    "cli_fixture",
+    "daemon_fixture",
+    "page_fixture",
+    "runtime_fixture",
+    "terminal",
+    "user_machine",
+)
+
 # No test may reach a real model or a real home because the person who runs it has them set.
 for _name in [name for name in os.environ if name.startswith(FOREIGN)]:
     del os.environ[_name]

@@ -18,6 +18,7 @@ import threading
 from asyncio import unix_events
 from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -109,6 +110,20 @@ class Started(subprocess.Popen[bytes]):
     @staticmethod
     def _takes_terminal() -> None:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CommandResult:
+    """Exit code and output of one command."""
+
+    code: int
+    out: str
+    err: str
+
+    @property
+    def json(self) -> Any:
+        assert self.out, self.err
+        return json.loads(self.out)
 
 
 def ran(

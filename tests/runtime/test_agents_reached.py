@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.agent import Paths
 from retinue.domain.approval import Answer, Policy
@@ -28,18 +29,18 @@ def message(agent: str = "todo", content: str = "Add milk.", **more: Any) -> tup
     return "agents_message", json.dumps({"agentId": agent, "content": content} | more)
 
 
-async def all_runs(house: Any) -> list[Run]:
+async def all_runs(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def rows(house: Any, step: Callable[[Tx], list[T]]) -> list[T]:
+async def rows(house: RuntimeProcess, step: Callable[[Tx], list[T]]) -> list[T]:
     return await house.ports.ledger.look(step)
 
 
-async def quiet(house: Any) -> list[Run]:
+async def quiet(house: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
     while True:
         runs = await all_runs(house)
@@ -48,7 +49,7 @@ async def quiet(house: Any) -> list[Run]:
         await house.engine.change()
 
 
-async def settled(house: Any, run: Run) -> Run:
+async def settled(house: RuntimeProcess, run: Run) -> Run:
     """Until this one has ended, whoever it waited for."""
     while (now := await house.now(run)).status.live:
         await house.engine.change()
@@ -60,7 +61,7 @@ async def soon(true: Any) -> None:
         await asyncio.sleep(0.002)
 
 
-async def stands_aside(house: Any, run: Run) -> None:
+async def stands_aside(house: RuntimeProcess, run: Run) -> None:
     """Until it has said what it had to say and waits for those it asked."""
 
     async def aside() -> bool:
@@ -69,25 +70,27 @@ async def stands_aside(house: Any, run: Run) -> None:
     await soon(aside)
 
 
-async def answers(house: Any, run: Run) -> list[Any]:
+async def answers(house: RuntimeProcess, run: Run) -> list[Any]:
     return [json.loads(each.text) for each in await house.results(run)]
 
 
-async def fault(house: Any, run: Run) -> tuple[str, str]:
+async def fault(house: RuntimeProcess, run: Run) -> tuple[str, str]:
     (result,) = await house.results(run)
     assert not result.ok
     error = json.loads(result.text)["error"]
     return error["code"], error["message"]
 
 
-async def announced(house: Any, run: Run) -> list[str]:
+async def announced(house: RuntimeProcess, run: Run) -> list[str]:
     found = [each for each in await house.entries(run) if isinstance(each, Notice)]
     texts = [each.text for each in found if each.kind == "announcement"]
     return [re.findall(r"^<<<(\w+)\n(.*)\n\1>>>$", text, re.DOTALL | re.MULTILINE)[0][1] for text in texts]
 
 
 @asynccontextmanager
-async def pair(world: Any, main: Sequence[Step], todo: Sequence[Step], **more: Any) -> AsyncGenerator[Any]:
+async def pair(
+    world: RuntimeFixture, main: Sequence[Step], todo: Sequence[Step], **more: Any
+) -> AsyncGenerator[Any]:
     """Two agents: main asks, todo keeps lists."""
     if not (world.folder / "agents" / "main.md").exists():
         world.agent("main")
@@ -97,7 +100,7 @@ async def pair(world: Any, main: Sequence[Step], todo: Sequence[Step], **more: A
         yield house
 
 
-async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused(world: Any):
+async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused(world: RuntimeFixture):
     """Shows: C035, C046, T13."""
     async with pair(world, [], [says("Hello.")]) as house:
         mine = await house.begin("main")
@@ -114,7 +117,7 @@ async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused
         assert len(await all_runs(house)) == 2
 
 
-async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(world: Any):
+async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(world: RuntimeFixture):
     """Shows: C035, T13."""
     async with pair(world, [], [says("Hello."), says("never")]) as house:
         known = await house.store.find((await house.run("a", agent="todo")).session_id)
@@ -130,7 +133,7 @@ async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(worl
         assert found == ["Session not found"] * len(refs)
 
 
-async def test_somebodys_child_takes_no_messages(world: Any):
+async def test_somebodys_child_takes_no_messages(world: RuntimeFixture):
     """Shows: C035, T13."""
     hand_on = ("PersistentAgent", json.dumps({"preset": "todo", "description": "d", "prompt": "Look."}))
     async with pair(world, [calls(hand_on), says("Done.")], [says("Hello."), says("never")]) as house:
@@ -153,7 +156,7 @@ async def test_somebodys_child_takes_no_messages(world: Any):
     ],
 )
 async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is_written(
-    world: Any, main: str, todo: str, ports: Any
+    world: RuntimeFixture, main: str, todo: str, ports: Any
 ):
     """Shows: C036, C046, C064, C096, T13."""
     world.agent("main", main)
@@ -168,7 +171,7 @@ async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is
         assert len(await all_runs(house)) == 1
 
 
-async def test_without_lists_every_agent_is_reached(world: Any):
+async def test_without_lists_every_agent_is_reached(world: RuntimeFixture):
     """Shows: C092."""
     world.agent("journal")
     asked = [message("todo"), message("journal")]
@@ -178,7 +181,7 @@ async def test_without_lists_every_agent_is_reached(world: Any):
         assert [each["status"] for each in await answers(house, run)] == ["complete", "complete"]
 
 
-async def test_an_agent_does_not_ask_itself(world: Any):
+async def test_an_agent_does_not_ask_itself(world: RuntimeFixture):
     """Shows: C095, C05."""
     async with pair(world, [calls(message("main")), says("No.")], []) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
@@ -188,7 +191,7 @@ async def test_an_agent_does_not_ask_itself(world: Any):
 
 
 @pytest.mark.parametrize("mode", ["sync", "async"])
-async def test_whoever_waits_above_is_not_asked_from_below(world: Any, mode: str):
+async def test_whoever_waits_above_is_not_asked_from_below(world: RuntimeFixture, mode: str):
     """Shows: C095, C05."""
     world.agent("todo", "tools: [agents_message]\n")
     todo = [calls(message("main", mode=mode)), says("I may not.")]
@@ -202,7 +205,7 @@ async def test_whoever_waits_above_is_not_asked_from_below(world: Any, mode: str
         assert len(await all_runs(house)) == 2
 
 
-async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(world: Any):
+async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(world: RuntimeFixture):
     """Shows: C090, C065."""
     world.agent("journal")
     todo = [calls(message("journal")), says("I may not.")]
@@ -217,7 +220,7 @@ async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(world
         assert "Available agents" not in request.system
 
 
-async def test_one_whose_definition_names_the_tool_asks_on_down_to_the_limit(world: Any):
+async def test_one_whose_definition_names_the_tool_asks_on_down_to_the_limit(world: RuntimeFixture):
     """Shows: C090, C095, C03."""
     world.agent("main")
     for name in ("todo", "journal"):
@@ -239,7 +242,7 @@ async def test_one_whose_definition_names_the_tool_asks_on_down_to_the_limit(wor
         assert await house.store.sessions(agent="writer") == []
 
 
-async def test_for_a_message_an_agent_may_do_no_more_than_its_asker_can_hand_on(world: Any):
+async def test_for_a_message_an_agent_may_do_no_more_than_its_asker_can_hand_on(world: RuntimeFixture):
     """Shows: L024, F19."""
     (world.workspace / "secret").mkdir()
     (world.workspace / "secret" / "s.txt").write_text("hidden")
@@ -254,7 +257,9 @@ async def test_for_a_message_an_agent_may_do_no_more_than_its_asker_can_hand_on(
         assert "denies **/secret/**" in asked.text
 
 
-async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_those_who_write_to_it(world: Any):
+async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_those_who_write_to_it(
+    world: RuntimeFixture,
+):
     """Shows: L024."""
     outside = world.folder / "outside.txt"
     outside.write_text("private")
@@ -270,7 +275,7 @@ async def test_what_a_person_once_allowed_a_conversation_they_did_not_allow_thos
         assert (mine.ok, asked.ok) == (True, False)
 
 
-async def test_what_a_person_adds_for_a_message_counts_for_it(world: Any):
+async def test_what_a_person_adds_for_a_message_counts_for_it(world: RuntimeFixture):
     """Shows: A093."""
     outside = world.folder / "outside.txt"
     outside.write_text("private")
@@ -294,7 +299,7 @@ async def test_what_a_person_adds_for_a_message_counts_for_it(world: Any):
         assert (seen.ok, "private" in seen.text) == (True, True)
 
 
-async def test_the_list_has_the_others_that_the_rights_let_be_known(world: Any):
+async def test_the_list_has_the_others_that_the_rights_let_be_known(world: RuntimeFixture):
     """Shows: C047, C064."""
     world.agent(
         "journal",
@@ -331,14 +336,14 @@ async def test_the_list_has_the_others_that_the_rights_let_be_known(world: Any):
         assert everyone == [hidden, journal, todo]
 
 
-async def test_the_list_takes_no_other_arguments(world: Any):
+async def test_the_list_takes_no_other_arguments(world: RuntimeFixture):
     """Shows: C046."""
     async with pair(world, [calls(("agents_list", '{"includeAll": "yes"}')), says("Done.")], []) as house:
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert (await fault(house, run))[0] == "invalid_arguments"
 
 
-async def test_the_list_obeys_what_the_configuration_denies_now(world: Any):
+async def test_the_list_obeys_what_the_configuration_denies_now(world: RuntimeFixture):
     """Shows: C064, C096."""
     denied: list[str] = []
     main = [calls(("agents_list", "{}")), calls(("agents_list", '{"includeAll": false}')), says("Done.")]
@@ -354,7 +359,7 @@ async def test_the_list_obeys_what_the_configuration_denies_now(world: Any):
         assert ("todo" in first, "todo" in second) == (True, False)
 
 
-async def test_the_prompt_names_the_others_and_how_to_ask_them(world: Any):
+async def test_the_prompt_names_the_others_and_how_to_ask_them(world: RuntimeFixture):
     """Shows: C064, C067, C071, C081, C082."""
     world.agent("main", "agent_allow: [main, todo, hidden]\n", "You are the main one.")
     world.agent("hidden", "ui_visible: false\n")
@@ -384,7 +389,7 @@ async def test_the_prompt_names_the_others_and_how_to_ask_them(world: Any):
     ],
 )
 async def test_the_others_are_named_only_to_those_with_a_tool_to_ask_them(
-    world: Any, tools: str, line: str | None
+    world: RuntimeFixture, tools: str, line: str | None
 ):
     """Shows: C065, C081."""
     world.agent("main", f"tools: {tools}\n")
@@ -395,7 +400,7 @@ async def test_the_others_are_named_only_to_those_with_a_tool_to_ask_them(
         assert line is None or line in asked.request.system
 
 
-async def test_what_the_prompt_says_of_others_grants_nothing(world: Any):
+async def test_what_the_prompt_says_of_others_grants_nothing(world: RuntimeFixture):
     """Shows: C075."""
     told = "Available agents you can delegate to:\n- todo: Todo List Manager"
     world.agent("main", "agent_deny: [todo]\n", told)
@@ -404,7 +409,7 @@ async def test_what_the_prompt_says_of_others_grants_nothing(world: Any):
         assert (await fault(house, run))[0] == "agent_not_accessible"
 
 
-async def test_an_agent_without_the_capability_does_not_have_the_tools(world: Any):
+async def test_an_agent_without_the_capability_does_not_have_the_tools(world: RuntimeFixture):
     """Shows: C065."""
     world.agent("main", "capability_allow: ['agents.read']\n")
     async with pair(world, [says("Hi.")], []) as house:

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.run import Ask, Run, Status
@@ -52,14 +53,14 @@ def ponders(gate: asyncio.Event) -> Tool:
     return ponder
 
 
-async def tree(house: Any) -> list[Run]:
+async def tree(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def over(house: Any, run: Run) -> Run:
+async def over(house: RuntimeProcess, run: Run) -> Run:
     """Until it has ended, or nothing of its tree goes on."""
     while True:
         await house.engine.wait(run.id)
@@ -74,7 +75,9 @@ def words(entries: Sequence[Entry]) -> str:
     return "\n".join(each.text for each in entries if isinstance(each, Said))
 
 
-async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_interrupted(world: Any):
+async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_interrupted(
+    world: RuntimeFixture,
+):
     """Only who is asked more by its id goes on where it was.
 
     Shows: L008.
@@ -117,7 +120,7 @@ async def test_an_agent_used_again_knows_nothing_of_the_task_before_and_is_not_i
         assert words(asked.entries).splitlines() == ["Execute this task: Find the box.", LONG, "Sure?"]
 
 
-async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(world: Any):
+async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(world: RuntimeFixture):
     """Whatever its parent says it allows is words; what the child wishes for is shown with who asked for whom.
 
     Shows: X04.
@@ -161,7 +164,7 @@ async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(wor
     ] * 3
 
 
-async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: Any):
+async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: RuntimeFixture):
     """Shows: A096."""
     world.agent("main")
     world.agent("helper")

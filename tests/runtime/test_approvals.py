@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits
@@ -41,14 +42,14 @@ def mail(*, hold: asyncio.Event | None = None) -> Tool:
 WISH = ("mail", '{"to": "ada"}')
 
 
-async def pending(house: Any) -> list[Approval]:
+async def pending(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals(state=[State.PENDING])
 
     return await house.ports.ledger.look(step)
 
 
-async def state_of(house: Any, asked: Approval) -> State:
+async def state_of(house: RuntimeProcess, asked: Approval) -> State:
     def step(tx: Tx) -> State:
         found = tx.approval(asked.id)
         assert found is not None
@@ -57,7 +58,7 @@ async def state_of(house: Any, asked: Approval) -> State:
     return await house.ports.ledger.look(step)
 
 
-async def answer(house: Any, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
+async def answer(house: RuntimeProcess, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
     return await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: alive)
 
 
@@ -71,11 +72,11 @@ async def nothing(value: bool) -> bool:
     return value
 
 
-async def refusals(house: Any, run: Run) -> list[dict[str, Any]]:
+async def refusals(house: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
     return [json.loads(each.text) for each in await house.results(run) if not each.ok]
 
 
-async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_has_one(world: Any):
+async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_has_one(world: RuntimeFixture):
     """Shows: A006, B053, L006."""
     async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write to Ada.")
@@ -90,7 +91,7 @@ async def test_a_call_waits_for_a_yes_without_a_slot_and_happens_once_when_it_ha
         assert done.attempts == 1
 
 
-async def test_a_no_is_an_answer_and_nothing_happens(world: Any):
+async def test_a_no_is_an_answer_and_nothing_happens(world: RuntimeFixture):
     """Shows: A007."""
     async with world.open(calls(WISH), says("I may not."), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write to Ada.")
@@ -100,7 +101,7 @@ async def test_a_no_is_an_answer_and_nothing_happens(world: Any):
         assert (refused["success"], refused["error"], sent) == (False, "approval_denied", [])
 
 
-async def test_a_question_outlives_the_process_that_asked_it(world: Any):
+async def test_a_question_outlives_the_process_that_asked_it(world: RuntimeFixture):
     """Shows: P11."""
     async with world.open(calls(WISH), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write to Ada.")
@@ -110,7 +111,7 @@ async def test_a_question_outlives_the_process_that_asked_it(world: Any):
         assert (done.status, done.text, sent) == (Status.DONE, "Done.", ["ada"])
 
 
-async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(world: Any):
+async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(world: RuntimeFixture):
     """Shows: P10, P11."""
     never = asyncio.Event()
     async with world.open(calls(WISH), tools=[mail(hold=never)], policy=Policy.ASK) as house:
@@ -124,7 +125,7 @@ async def test_a_yes_that_was_used_is_used_when_the_process_dies_meanwhile(world
         assert "Outcome unknown" in result.text
 
 
-async def test_what_needs_no_yes_goes_on_beside_what_does(world: Any):
+async def test_what_needs_no_yes_goes_on_beside_what_does(world: RuntimeFixture):
     both = calls(WISH, ("todo", '{"items": ["x"]}'), ("mail", '{"to": "bob"}'))
     async with world.open(both, says("Done."), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write.")
@@ -138,7 +139,7 @@ async def test_what_needs_no_yes_goes_on_beside_what_does(world: Any):
         assert sent == ["bob"]
 
 
-async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(world: Any):
+async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(world: RuntimeFixture):
     slow = asyncio.Event()
 
     @tool(effect="read")
@@ -157,7 +158,7 @@ async def test_an_answer_that_comes_before_the_run_waits_is_not_missed(world: An
         assert sent == ["ada"]
 
 
-async def test_an_answer_counts_once_and_only_what_was_asked(world: Any):
+async def test_an_answer_counts_once_and_only_what_was_asked(world: RuntimeFixture):
     async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write.")
         (asked,) = await pending(house)
@@ -172,7 +173,7 @@ async def test_an_answer_counts_once_and_only_what_was_asked(world: Any):
         assert sent == ["ada"]
 
 
-async def test_nobody_answered_in_time_is_a_no(world: Any):
+async def test_nobody_answered_in_time_is_a_no(world: RuntimeFixture):
     """Shows: T12."""
     brief = Limits(approval_seconds=0.01)
     async with world.open(
@@ -186,16 +187,19 @@ async def test_nobody_answered_in_time_is_a_no(world: Any):
         assert sent == []
 
 
-async def test_the_person_takes_their_time_not_the_runs(world: Any):
+async def test_the_person_takes_their_time_not_the_runs(world: RuntimeFixture):
     async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write.", deadline_seconds=100)
         before = (await house.now(run)).deadline_at
+        assert before is not None
         await asyncio.sleep(0.02)
         await answer(house, (await pending(house))[0], Answer.DENY)
-        assert (await house.ended(run)).deadline_at > before
+        after = (await house.ended(run)).deadline_at
+        assert after is not None
+        assert after > before
 
 
-async def test_a_session_that_waits_inside_a_call_is_busy(world: Any):
+async def test_a_session_that_waits_inside_a_call_is_busy(world: RuntimeFixture):
     """Shows: C044."""
     replies = [calls(WISH), says("First."), says("Second.")]
     async with world.open(*replies, tools=[mail()], policy=Policy.ASK) as house:
@@ -212,7 +216,7 @@ async def test_a_session_that_waits_inside_a_call_is_busy(world: Any):
 
 
 @pytest.mark.parametrize(("policy", "happens"), [(Policy.AUTO, ["ada"]), (Policy.DENY, [])])
-async def test_the_policy_can_answer_for_everyone(world: Any, policy: Policy, happens: list[str]):
+async def test_the_policy_can_answer_for_everyone(world: RuntimeFixture, policy: Policy, happens: list[str]):
     async with world.open(calls(WISH), says("Done."), tools=[mail()], policy=policy) as house:
         run = await house.run("Write.")
         assert (run.status, sent) == (Status.DONE, happens)
@@ -230,7 +234,7 @@ def reads(path: Path) -> tuple[str, str]:
     return "read", json.dumps({"path": str(path)})
 
 
-async def test_allowed_once_is_used_up_by_the_first_call(world: Any):
+async def test_allowed_once_is_used_up_by_the_first_call(world: RuntimeFixture):
     """Shows: A090, A093, A094."""
     secret = world.folder / "outside.txt"
     secret.write_text("the answer")
@@ -257,7 +261,7 @@ async def test_allowed_once_is_used_up_by_the_first_call(world: Any):
         assert not third.ok
 
 
-async def test_added_to_the_scope_stays_in_the_sessions_own_file(world: Any):
+async def test_added_to_the_scope_stays_in_the_sessions_own_file(world: RuntimeFixture):
     """Shows: A064, A093."""
     other = world.folder / "other.txt"
     other.write_text("more")
@@ -280,7 +284,7 @@ async def test_added_to_the_scope_stays_in_the_sessions_own_file(world: Any):
         assert [each.text for each in await house.results(again)][-1] == "more"
 
 
-async def test_what_is_closed_for_good_is_not_even_asked(world: Any):
+async def test_what_is_closed_for_good_is_not_even_asked(world: RuntimeFixture):
     key = world.workspace / ".ssh" / "id"
     script = [calls(wish_for(key)), calls(wish_for(world.workspace / "x", "todo")), says("Done.")]
     async with world.open(*script) as house:
@@ -291,7 +295,7 @@ async def test_what_is_closed_for_good_is_not_even_asked(world: Any):
         assert "paths and commands" in senseless.text
 
 
-async def test_a_yes_for_one_scope_is_none_for_another(world: Any):
+async def test_a_yes_for_one_scope_is_none_for_another(world: RuntimeFixture):
     """Shows: T10."""
     async with world.open(calls(WISH), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write.")
@@ -305,7 +309,7 @@ async def test_a_yes_for_one_scope_is_none_for_another(world: Any):
         assert again.id != asked.id
 
 
-async def test_a_run_that_waits_for_a_person_can_be_stopped_and_asks_no_more(world: Any):
+async def test_a_run_that_waits_for_a_person_can_be_stopped_and_asks_no_more(world: RuntimeFixture):
     async with world.open(calls(WISH), says("Next."), tools=[mail()], policy=Policy.ASK) as house:
         run = await house.run("Write.")
         (asked,) = await pending(house)

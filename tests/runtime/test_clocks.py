@@ -4,7 +4,8 @@ import asyncio
 import json
 import re
 from collections.abc import Callable
-from typing import Any
+
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits
@@ -50,20 +51,20 @@ class Babbling(Driver):
         """Nothing is held open."""
 
 
-async def tree(house: Any) -> list[Run]:
+async def tree(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def over(house: Any, run: Run) -> Run:
+async def over(house: RuntimeProcess, run: Run) -> Run:
     while not (now := await house.now(run)).status.final:
         await house.engine.change()
     return now
 
 
-async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: Any):
+async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: RuntimeFixture):
     """Shows: B050."""
     world.agent("helper")
     driver = Babbling(PlayedDriver({"*": [HAND_ON, says("It got stuck.")]}), "helper")
@@ -77,7 +78,7 @@ async def test_an_agent_that_only_talks_is_stopped_and_its_asker_goes_on(world: 
         assert driver.cut == 1
 
 
-async def test_a_definition_has_its_own_patience(world: Any):
+async def test_a_definition_has_its_own_patience(world: RuntimeFixture):
     """Shows: B050."""
     world.agent("helper", "limits:\n  idle_seconds: 0.05\n")
     driver = Babbling(PlayedDriver({"*": [HAND_ON, says("It got stuck.")]}), "helper")
@@ -86,7 +87,7 @@ async def test_a_definition_has_its_own_patience(world: Any):
         assert (run.status, (await tree(house))[1].reason) == (Status.DONE, Reason.IDLE)
 
 
-async def test_waiting_for_the_first_word_is_not_idling(world: Any):
+async def test_waiting_for_the_first_word_is_not_idling(world: RuntimeFixture):
     """Shows: L010."""
     world.agent("helper")
     steps = {"Go.": [HAND_ON, says("Good.")], "Look.": [says("Here.")]}
@@ -97,7 +98,7 @@ async def test_waiting_for_the_first_word_is_not_idling(world: Any):
         assert run.text == "Good."
 
 
-async def test_a_tool_a_child_and_a_person_may_take_their_time(world: Any):
+async def test_a_tool_a_child_and_a_person_may_take_their_time(world: RuntimeFixture):
     """Shows: L010."""
     world.agent("helper", "tools: [PersistentAgent, brood, mail]\n")
     world.agent("other", "tools: [brood]\n")
@@ -131,24 +132,24 @@ async def test_a_tool_a_child_and_a_person_may_take_their_time(world: Any):
         assert {each.status for each in await tree(house)} == {Status.DONE}
 
 
-async def _pending(house: Any) -> list[Approval]:
+async def _pending(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals(state=[State.PENDING])
 
     return await house.ports.ledger.look(step)
 
 
-async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(world: Any):
+async def test_a_run_that_a_person_began_may_talk_as_long_as_it_likes(world: RuntimeFixture):
     """Shows: B050."""
     async with world.open(says("Half of this is heard."), hold=True, limits=BRIEF) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
         await asyncio.sleep(LONG)
-        house.driver.hold.set()
+        house.release_turn()
         assert (await house.ended(run)).status is Status.DONE
 
 
-async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(world: Any):
+async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(world: RuntimeFixture):
     world.agent("hasty", "limits:\n  deadline_seconds: 0.1\n")
     async with world.open(says("Half of this."), hold=True) as house:
         run = await house.run("Hurry.", agent="hasty")
@@ -161,11 +162,11 @@ async def test_a_definitions_own_deadline_counts_unless_the_run_was_given_one(wo
         run = await house.ask("Hurry.", agent="hasty", deadline_seconds=30)
         await house.until("text.delta")
         await asyncio.sleep(LONG)
-        house.driver.hold.set()
+        house.release_turn()
         assert (await house.ended(run)).status is Status.DONE
 
 
-async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_them(world: Any):
+async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_them(world: RuntimeFixture):
     world.agent("coder", "exits: [submit_for_review]\nlimits:\n  deadline_seconds: 1.5\n")
     leaves = calls(("submit_for_review", '{"summary": "Done."}'))
     async with world.open(*[says("Done.")] * 4, leaves) as house:

@@ -5,6 +5,8 @@ import json
 from pathlib import Path
 from typing import Any
 
+from runtime_fixture import RuntimeFixture, RuntimeProcess
+
 from retinue.domain.deed import Deed, Progress
 from retinue.domain.run import Run, Status
 from retinue.ports import Call, Tool, Tx
@@ -13,7 +15,7 @@ from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
 
-async def deeds_of(house: Any, run: Run) -> list[Deed]:
+async def deeds_of(house: RuntimeProcess, run: Run) -> list[Deed]:
     def step(tx: Tx) -> list[Deed]:
         return tx.deeds(run.id)
 
@@ -35,7 +37,7 @@ def mailer(sent: list[str], hold: asyncio.Event | None = None) -> Tool:
 MAIL = ("mail", '{"to": "ann"}')
 
 
-async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: Any):
+async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: RuntimeFixture):
     seen: list[list[Deed]] = []
 
     @tool(name="mail", asks="never")
@@ -53,7 +55,7 @@ async def test_a_deed_is_on_disk_before_it_is_done_and_says_how_it_ended(world: 
         assert after.digest == before.digest
 
 
-async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(world: Any):
+async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(world: RuntimeFixture):
     seen: list[tuple[Status, int, int]] = []
 
     @tool(name="mail", asks="never")
@@ -68,7 +70,7 @@ async def test_while_a_deed_is_done_its_runs_row_says_how_many_calls_were_made(w
     assert seen == [(Status.RUNNING, 1, 1), (Status.RUNNING, 2, 3), (Status.RUNNING, 2, 3)]
 
 
-async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(world: Any):
+async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown(world: RuntimeFixture):
     """Shows: P10, P12."""
     sent: list[str] = []
     async with world.open(calls(MAIL), tools=[mailer(sent, asyncio.Event())]) as house:
@@ -85,7 +87,7 @@ async def test_a_deed_cut_off_by_a_death_is_never_done_again_and_told_as_unknown
         assert deed.progress is Progress.UNKNOWN
 
 
-async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: Any):
+async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: RuntimeFixture):
     """Shows: P10, P11."""
     sent: list[str] = []
     async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
@@ -109,7 +111,7 @@ async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: A
         assert result.text == "sent to ann"
 
 
-async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Any):
+async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: RuntimeFixture):
     """Shows: P10."""
     sent: list[str] = []
     async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
@@ -133,7 +135,7 @@ async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Any):
         assert (sent, result.ok, result.text) == (["ann"], True, "sent to ann")
 
 
-async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Any):
+async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: RuntimeFixture):
     """Shows: P10."""
     for written in (True, False):
         place = Path(world.workspace) / "a.txt"
@@ -162,13 +164,13 @@ async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Any):
             assert (result.ok, place.read_text()) == (True, "old old\n")
 
 
-async def test_reading_leaves_no_deed(world: Any):
+async def test_reading_leaves_no_deed(world: RuntimeFixture):
     async with world.open(calls(("ls", "{}"), ("todo", '{"items": []}')), says("Done.")) as house:
         run = await house.run("Go.")
         assert await deeds_of(house, run) == []
 
 
-async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_since(world: Any):
+async def test_a_deed_is_work_also_when_it_failed_and_when_its_process_died_since(world: RuntimeFixture):
     """Shows: X05."""
 
     @tool(name="mail", asks="never")

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.app.wiring import orders
 from retinue.domain.announcement import Delivery
@@ -73,12 +74,12 @@ class Files:
             yield talk
 
 
-def on(house: Any, **ports: Any) -> None:
+def on(house: RuntimeProcess, **ports: Any) -> None:
     house.ports = replace(house.ports, **ports)
     house.engine.start(orders(house.ports, lambda _, error: house.crashes.append(error), lambda _: True))
 
 
-async def quiet(house: Any) -> tuple[list[Run], list[Delivery]]:
+async def quiet(house: RuntimeProcess) -> tuple[list[Run], list[Delivery]]:
     """Until nothing goes on any more."""
 
     def step(tx: Tx) -> tuple[list[Run], list[Delivery]]:
@@ -91,7 +92,7 @@ async def quiet(house: Any) -> tuple[list[Run], list[Delivery]]:
         await house.engine.change()
 
 
-async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: Any):
+async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: RuntimeFixture):
     """Shows: P08, P10."""
 
     @tool(name="mail", asks="never")
@@ -107,7 +108,9 @@ async def test_a_deed_whose_result_the_disk_refused_is_told_as_it_ended(world: A
         assert [(each.ok, each.text) for each in await house.results(run)] == [(True, "sent to ann")]
 
 
-async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun_is_not(world: Any):
+async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun_is_not(
+    world: RuntimeFixture,
+):
     """Shows: P10."""
     begun = asyncio.Event()
 
@@ -130,7 +133,9 @@ async def test_a_deed_that_a_person_stopped_is_told_as_unknown_and_one_not_begun
 
 
 @pytest.mark.parametrize("takes", range(1, 8))
-async def test_whichever_step_of_the_ledger_fails_whoever_is_done_has_heard_its_child(world: Any, takes: int):
+async def test_whichever_step_of_the_ledger_fails_whoever_is_done_has_heard_its_child(
+    world: RuntimeFixture, takes: int
+):
     """Shows: P08."""
     world.agent("one", "tools: [agent]\n")
     world.agent("two")

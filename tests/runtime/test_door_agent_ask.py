@@ -8,6 +8,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain import pool
 from retinue.domain.ceiling import Ceiling
@@ -43,14 +44,14 @@ def asks(message: str = "And who calls it?", *, times: int = 1) -> Callable[[Req
     return reply
 
 
-async def tree(house: Any) -> list[Run]:
+async def tree(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def over(house: Any, run: Run) -> Run:
+async def over(house: RuntimeProcess, run: Run) -> Run:
     while True:
         await house.engine.wait(run.id)
         now = await house.now(run)
@@ -60,7 +61,7 @@ async def over(house: Any, run: Run) -> Run:
         await house.engine.change()
 
 
-async def answers(house: Any, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
+async def answers(house: RuntimeProcess, run: Run, tool_name: str = "agent_ask") -> list[tuple[bool, Any]]:
     entries = await house.entries(run)
     ours = {entry.id for entry in entries if isinstance(entry, Called) and entry.tool == tool_name}
     return [
@@ -70,7 +71,7 @@ async def answers(house: Any, run: Run, tool_name: str = "agent_ask") -> list[tu
     ]
 
 
-def people(world: Any, front: str = "") -> None:
+def people(world: RuntimeFixture, front: str = "") -> None:
     world.agent("main")
     world.agent("other")
     world.agent("helper", front)
@@ -84,7 +85,7 @@ def not_found(agent_id: str) -> dict[str, Any]:
     }
 
 
-async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: Any):
+async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: RuntimeFixture):
     """Shows: B013, B048."""
     people(world, "tools: [read, ls]\n")
     by_agent = {
@@ -116,7 +117,7 @@ async def test_an_agent_is_asked_more_and_remembers_what_it_did(world: Any):
 
 
 @pytest.mark.parametrize("agent_id", ["helper-20260101000000-look-", "..", "../../main", "x" * 500, "a\x00b"])
-async def test_an_id_that_names_nobody_is_not_found(world: Any, agent_id: str):
+async def test_an_id_that_names_nobody_is_not_found(world: RuntimeFixture, agent_id: str):
     """Shows: B048."""
     people(world)
     said = json.dumps({"agent_id": agent_id, "message": "Well?"})
@@ -137,7 +138,7 @@ async def test_an_id_that_names_nobody_is_not_found(world: Any, agent_id: str):
         ({"agent_id": "x", "message": 5}, "message parameter is required and must be a string"),
     ],
 )
-async def test_wrong_arguments_are_named(world: Any, arguments: Any, problem: str):
+async def test_wrong_arguments_are_named(world: RuntimeFixture, arguments: Any, problem: str):
     people(world)
     async with world.open(
         by_agent={"main": [calls(("agent_ask", json.dumps(arguments))), says("Oh.")]}
@@ -147,7 +148,7 @@ async def test_wrong_arguments_are_named(world: Any, arguments: Any, problem: st
         assert await answers(house, run) == [(False, expected)]
 
 
-async def test_one_conversation_cannot_ask_the_agents_of_another(world: Any):
+async def test_one_conversation_cannot_ask_the_agents_of_another(world: RuntimeFixture):
     """Shows: C19."""
     people(world)
     by_agent: dict[str, Sequence[Step]] = {
@@ -173,7 +174,7 @@ async def test_one_conversation_cannot_ask_the_agents_of_another(world: Any):
 class Meeting:
     """A store in which two that look for the same agent find it in the same moment."""
 
-    def __init__(self, world: Any) -> None:
+    def __init__(self, world: RuntimeFixture) -> None:
         self._inner = FileStore(world.folder / "sessions", system_chance())
         self._both = asyncio.Barrier(2)
 
@@ -187,7 +188,7 @@ class Meeting:
         return found
 
 
-async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(world: Any):
+async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(world: RuntimeFixture):
     """Shows: B037, B048."""
     people(world)
     store = Meeting(world)
@@ -218,7 +219,7 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
     store.close()
 
 
-async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world: Any):
+async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world: RuntimeFixture):
     """Shows: L021."""
     people(world)
     by_agent = {
@@ -241,7 +242,7 @@ async def test_an_agent_that_falls_silent_when_it_is_asked_more_has_failed(world
         ]
 
 
-async def test_an_agent_that_a_person_talks_with_is_in_use(world: Any):
+async def test_an_agent_that_a_person_talks_with_is_in_use(world: RuntimeFixture):
     """Shows: B037, B048."""
     people(world)
     gate = asyncio.Event()
@@ -270,7 +271,7 @@ async def test_an_agent_that_a_person_talks_with_is_in_use(world: Any):
         assert (await house.ended(talk)).text == "Hello, person."
 
 
-async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Any):
+async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: RuntimeFixture):
     """Shows: B045."""
     people(world)
     late = timedelta()
@@ -278,10 +279,8 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Any):
     def now() -> datetime:
         return system_chance().now() + late
 
-    by_agent = {
-        "main": [calls(GIVES), says("Done."), asks(), asks(), says("Done.")],
-        "helper": [says(LONG), says("Nobody calls it.")],
-    }
+    main: list[Step] = [calls(GIVES), says("Done."), asks(), asks(), says("Done.")]
+    by_agent: dict[str, list[Step]] = {"main": main, "helper": [says(LONG), says("Nobody calls it.")]}
     chance = replace(system_chance(), now=now)
     async with world.open(by_agent=by_agent, chance=chance) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
@@ -293,7 +292,7 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Any):
             late = timedelta(minutes=9)
             return asks()(request)
 
-        house.driver.steps["main"][3] = out_of_time
+        main[3] = out_of_time
         again = await over(house, await house.ask("More.", session=session))
         assert again.status is Status.DONE
         (ok, _), (late_ok, answer) = await answers(house, run)
@@ -301,7 +300,7 @@ async def test_after_five_idle_minutes_the_id_names_nobody_any_more(world: Any):
         assert answer == not_found((await tree(house))[1].slug)
 
 
-async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: Any):
+async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: RuntimeFixture):
     people(world)
     by_agent = {"main": [calls(GIVES), says("Done."), asks(), says("Oh.")], "helper": [says(LONG)]}
     async with world.open(by_agent=by_agent) as house:
@@ -312,7 +311,7 @@ async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: Any)
         assert await answers(house, run) == [(False, not_found(child.slug))]
 
 
-async def test_an_agent_that_was_denied_since_is_not_asked(world: Any):
+async def test_an_agent_that_was_denied_since_is_not_asked(world: RuntimeFixture):
     people(world)
     by_agent = {"main": [calls(GIVES), says("Done."), asks(), says("Oh.")], "helper": [says(LONG)]}
     async with world.open(by_agent=by_agent) as house:
@@ -324,7 +323,7 @@ async def test_an_agent_that_was_denied_since_is_not_asked(world: Any):
         assert "main may not start helper" in answer["error"]
 
 
-async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_with_more(world: Any):
+async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_with_more(world: RuntimeFixture):
     """Shows: C19."""
     people(world)
     (world.workspace / "note.txt").write_text("hidden")
@@ -344,7 +343,7 @@ async def test_who_asks_with_fewer_rights_gets_no_more_through_an_agent_made_wit
         assert "someone" in refused.text
 
 
-async def test_killed_while_it_waits_the_question_is_asked_once(world: Any):
+async def test_killed_while_it_waits_the_question_is_asked_once(world: RuntimeFixture):
     people(world)
     gate = asyncio.Event()
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits, Subagents
@@ -32,7 +33,7 @@ def words(result: str) -> str:
     return found[2]
 
 
-async def over(house: Any, run: Run) -> Run:
+async def over(house: RuntimeProcess, run: Run) -> Run:
     """Until it has ended, or nothing of its tree goes on."""
     while True:
         await house.engine.wait(run.id)
@@ -43,21 +44,21 @@ async def over(house: Any, run: Run) -> Run:
         await asyncio.sleep(0.005)
 
 
-async def tree(house: Any) -> list[Run]:
+async def tree(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.created_at)
 
     return await house.ports.ledger.look(step)
 
 
-async def asked_ever(house: Any) -> list[Approval]:
+async def asked_ever(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals()
 
     return await house.ports.ledger.look(step)
 
 
-async def pending(house: Any) -> list[Approval]:
+async def pending(house: RuntimeProcess) -> list[Approval]:
     return [each for each in await asked_ever(house) if each.state is State.PENDING]
 
 
@@ -71,7 +72,7 @@ def ponders(gate: asyncio.Event) -> Tool:
     return ponder
 
 
-async def waits(house: Any, run: Run) -> bool:
+async def waits(house: RuntimeProcess, run: Run) -> bool:
     return (await house.now(run)).waiting_for is Waiting.CHILD
 
 
@@ -82,7 +83,7 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
 
 @asynccontextmanager
 async def family(
-    world: Any, main: Sequence[Step], helper: Sequence[Step], **more: Any
+    world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], **more: Any
 ) -> AsyncGenerator[Any]:
     world.agent("main")
     world.agent("helper")
@@ -90,7 +91,7 @@ async def family(
         yield house
 
 
-async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(world: Any):
+async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answer(world: RuntimeFixture):
     """Shows: A001, A002, A005, A008, A046, A048, A070."""
     helper = [calls(("todo", '{"items": ["x"]}'), text="First I note."), says("It is green.")]
     async with family(world, [calls(wish()), says("Green, it says.")], helper) as house:
@@ -104,7 +105,7 @@ async def test_a_child_works_in_its_own_conversation_and_all_it_said_is_the_answ
         assert Path(child.path).parent.parent.parent == Path(run.path).parent
 
 
-async def test_a_parent_that_waits_holds_no_slot(world: Any):
+async def test_a_parent_that_waits_holds_no_slot(world: RuntimeFixture):
     """Shows: L018."""
     async with family(
         world, [calls(wish()), says("Done.")], [says("Yes.")], limits=Limits(max_live=1)
@@ -113,7 +114,7 @@ async def test_a_parent_that_waits_holds_no_slot(world: Any):
         assert (run.status, run.text) == (Status.DONE, "Done.")
 
 
-async def test_several_children_work_at_once(world: Any):
+async def test_several_children_work_at_once(world: RuntimeFixture):
     """Shows: B051, C091."""
     world.agent("other")
     main = [calls(wish(), wish("other"), wish("helper", "Again.")), says("All.")]
@@ -127,7 +128,7 @@ async def test_several_children_work_at_once(world: Any):
         assert len(run.children) == 3
 
 
-async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(world: Any):
+async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(world: RuntimeFixture):
     """Shows: A006, A007."""
     async with family(world, [calls(wish()), says("Then not.")], [says("never")], policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
@@ -140,7 +141,7 @@ async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(w
         assert len(await tree(house)) == 1
 
 
-async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: Any):
+async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: RuntimeFixture):
     """Shows: A006."""
     async with family(world, [calls(wish()), says("Done.")], [says("Yes.")], policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
@@ -151,7 +152,7 @@ async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: Any):
         assert len(await asked_ever(house)) == 1
 
 
-async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: Any):
+async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: RuntimeFixture):
     """Shows: A067."""
 
     @tool(name="mail")
@@ -173,7 +174,7 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: A
         assert (result.ok, result.text) == (False, "Error: User aborted agent")
 
 
-async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(world: Any):
+async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(world: RuntimeFixture):
     """Shows: A066."""
     gone = ModelFailed("no connection to 127.0.0.1", reason=Reason.UNREACHABLE)
     async with family(world, [calls(wish()), says("A pity.")], [gone]) as house:
@@ -183,7 +184,7 @@ async def test_a_child_whose_model_is_not_reached_is_an_error_with_its_reason(wo
         assert run.status is Status.DONE
 
 
-async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: Any):
+async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: RuntimeFixture):
     gate = asyncio.Event()
     helper = [calls(("ponder", "{}"))]
     async with family(world, [calls(wish())], helper, tools=[ponders(gate)]) as house:
@@ -199,7 +200,7 @@ async def test_killed_while_it_waits_the_tree_goes_on_and_has_one_child(world: A
         assert len(await tree(house)) == 2
 
 
-async def test_cancelling_a_parent_cancels_what_it_asked_for(world: Any):
+async def test_cancelling_a_parent_cancels_what_it_asked_for(world: RuntimeFixture):
     """Shows: L019."""
     helper = [calls(("ponder", "{}"))]
     async with family(world, [calls(wish())], helper, tools=[ponders(asyncio.Event())]) as house:
@@ -210,7 +211,7 @@ async def test_cancelling_a_parent_cancels_what_it_asked_for(world: Any):
         assert (await house.entries(run))[-1].text.startswith("No result")
 
 
-async def test_an_agent_above_is_not_started_again_below(world: Any):
+async def test_an_agent_above_is_not_started_again_below(world: RuntimeFixture):
     """Shows: C095."""
     world.agent("helper", "tools: [PersistentAgent]\n")
     world.agent("main")
@@ -232,7 +233,9 @@ async def test_an_agent_above_is_not_started_again_below(world: Any):
         ("roles: [orchestrator, subtask]\n", True),
     ],
 )
-async def test_below_the_top_doors_count_only_where_they_are_named(world: Any, front: str, offered: bool):
+async def test_below_the_top_doors_count_only_where_they_are_named(
+    world: RuntimeFixture, front: str, offered: bool
+):
     """Shows: A095, L025."""
     world.agent("main")
     world.agent("helper", front)
@@ -245,7 +248,7 @@ async def test_below_the_top_doors_count_only_where_they_are_named(world: Any, f
         assert ("PersistentAgent" in tools[1]) is offered
 
 
-async def test_the_model_is_shown_whom_it_can_name(world: Any):
+async def test_the_model_is_shown_whom_it_can_name(world: RuntimeFixture):
     """Shows: A002, A004, C064."""
     world.agent("main", "agent_deny: [oracle]\n")
     async with world.open(says("Hi.")) as house:
@@ -256,7 +259,7 @@ async def test_the_model_is_shown_whom_it_can_name(world: Any):
         assert "oracle" not in names
 
 
-async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: Any):
+async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: RuntimeFixture):
     """Neither in the first run of a conversation nor in the next, and every door says the same.
 
     Shows: A004, E018."""
@@ -273,7 +276,7 @@ async def test_whom_the_configuration_lets_nobody_start_no_door_offers(world: An
             assert named == [["explorer", "main"]] * 4
 
 
-async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(world: Any):
+async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(world: RuntimeFixture):
     """Servers refuse a request whose schema lists no value at all."""
     world.agent("main")
     async with world.open(says("Hi."), subagents=Subagents(allow_agents=())) as house:
@@ -282,7 +285,7 @@ async def test_where_nobody_can_be_named_no_door_offers_an_empty_list(world: Any
         assert "enum" not in spec.schema["properties"]["preset"]
 
 
-async def test_what_a_parent_is_denied_nobody_gives_its_child(world: Any):
+async def test_what_a_parent_is_denied_nobody_gives_its_child(world: RuntimeFixture):
     """Shows: L024, F19."""
     (world.workspace / "secret").mkdir()
     (world.workspace / "secret" / "s.txt").write_text("hidden")
@@ -304,7 +307,7 @@ async def test_what_a_parent_is_denied_nobody_gives_its_child(world: Any):
         assert "denies **/secret/**" in secret.text
 
 
-async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(world: Any):
+async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(world: RuntimeFixture):
     """Though whoever asked could hand nothing on."""
     (world.workspace / ".env").write_text("hidden")
     world.agent("main", "paths: {read: []}\n")
@@ -320,7 +323,7 @@ async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(worl
         assert "You may read /**; denied: " in refused.text
 
 
-async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: Any):
+async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: RuntimeFixture):
     @tool(name="mail")
     def mail() -> str:
         """Sends a mail."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 from gates import gated
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.ceiling import Bounds
@@ -20,7 +21,7 @@ from retinue.store.definitions import parse_preset
 from retinue.testing.played import calls, says
 
 
-async def quiet(house: Any) -> list[Run]:
+async def quiet(house: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
 
     def step(tx: Tx) -> list[Run]:
@@ -41,7 +42,7 @@ BACKGROUND: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("door", BACKGROUND)
-async def test_every_door_to_the_background_tells_its_end_in_the_same_way(world: Any, door: str):
+async def test_every_door_to_the_background_tells_its_end_in_the_same_way(world: RuntimeFixture, door: str):
     """Shows: L030, L012, D022."""
     world.agent("main", "model: scripted:mine\n", "I am the one who asked.")
     world.agent("helper")
@@ -67,7 +68,7 @@ async def test_every_door_to_the_background_tells_its_end_in_the_same_way(world:
         assert (last.model.full, "I am the one who asked." in last.system) == ("scripted:mine", True)
 
 
-async def test_paths_that_a_call_allows_and_denies_stand_in_the_childs_own_file(world: Any):
+async def test_paths_that_a_call_allows_and_denies_stand_in_the_childs_own_file(world: RuntimeFixture):
     """Shows: A003, A015, A056."""
     world.agent("main")
     world.agent("helper")
@@ -84,7 +85,7 @@ async def test_paths_that_a_call_allows_and_denies_stand_in_the_childs_own_file(
         assert child.session_id in [each.id for each in await house.store.sessions()]
 
 
-async def test_what_a_run_is_about_to_do_is_told_before_it_is_done(world: Any):
+async def test_what_a_run_is_about_to_do_is_told_before_it_is_done(world: RuntimeFixture):
     """Shows: A041, A045."""
     async with world.open(calls(("ls", "{}")), says("Done.")) as house:
         await house.run("Go.")
@@ -97,7 +98,7 @@ async def test_what_a_run_is_about_to_do_is_told_before_it_is_done(world: Any):
     assert told == [wait, doing, ("tool.started", None), ("tool.ended", None), wait]
 
 
-async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(world: Any):
+async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(world: RuntimeFixture):
     """Shows: L017, C03."""
     for name in ("a", "b", "c"):
         world.agent(name, "tools: [agent]\n")
@@ -113,7 +114,7 @@ async def test_how_deep_agents_may_start_others_is_set_and_named_where_it_ends(w
         assert "1 is the limit" in refused.text
 
 
-async def test_a_child_asked_once_more_brings_a_second_report(world: Any):
+async def test_a_child_asked_once_more_brings_a_second_report(world: RuntimeFixture):
     """Shows: L027."""
     world.agent("main")
     world.agent("helper")
@@ -133,7 +134,7 @@ async def test_a_child_asked_once_more_brings_a_second_report(world: Any):
         assert ("first report" in one, "second report" in two) == (True, True)
 
 
-async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_definition(world: Any):
+async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_definition(world: RuntimeFixture):
     """Shows: X15, C16."""
     world.agent("main")
     world.agent("helper")
@@ -153,7 +154,7 @@ async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_defini
         assert [result.ok for result in await house.results(child)] == [False, False, False]
 
 
-async def test_whoever_is_as_deep_as_may_be_is_shown_no_tool_that_starts_others(world: Any):
+async def test_whoever_is_as_deep_as_may_be_is_shown_no_tool_that_starts_others(world: RuntimeFixture):
     for name in ("a", "b"):
         world.agent(name, "tools: [agent, ls]\n")
     first = calls(("agent", json.dumps({"agent_name": "b", "task_prompt": "Go."})))
@@ -166,7 +167,7 @@ async def test_whoever_is_as_deep_as_may_be_is_shown_no_tool_that_starts_others(
             assert [spec.name for spec in below.request.tools] == shown
 
 
-async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a_child(world: Any):
+async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a_child(world: RuntimeFixture):
     """Shows: M16."""
     world.agent("main")
     world.agent("helper")
@@ -181,7 +182,9 @@ async def test_the_same_call_to_a_door_for_ever_is_ended_though_each_waits_for_a
         assert sum("this very call" in each.text for each in await house.results(stuck)) == 3
 
 
-async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_long_it_took(world: Any):
+async def test_a_call_that_waited_for_a_child_tells_once_that_it_began_and_how_long_it_took(
+    world: RuntimeFixture,
+):
     """Shows: C039, B018."""
     world.agent("main")
     world.agent("helper")
@@ -214,7 +217,7 @@ def _told(tx: Tx) -> list[Event]:
     return tx.events(limit=100)
 
 
-async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_price(world: Any):
+async def test_an_announcement_tells_what_the_run_came_to_where_its_model_has_a_price(world: RuntimeFixture):
     """Shows: L021."""
     world.agent("main")
     door = calls(("sessions_spawn", json.dumps({"task": "Look."})))

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 from gates import gated
+from runtime_fixture import RuntimeFixture, RuntimeProcess, entry_texts
 
 from retinue.domain.ceiling import Bounds
 from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full
@@ -31,11 +32,11 @@ def wants(text: str) -> tuple[str, str]:
     return "request_changes", json.dumps({"text": text})
 
 
-async def notices(house: Any, run: Run) -> list[str]:
+async def notices(house: RuntimeProcess, run: Run) -> list[str]:
     return [entry.kind for entry in await house.entries(run) if isinstance(entry, Notice)]
 
 
-async def told(house: Any, run: Run, words: str) -> Run:
+async def told(house: RuntimeProcess, run: Run, words: str) -> Run:
     """A person goes on with a run that waits for them."""
     session = await house.store.find(run.session_id)
     again = await control.answered(session, words, house.ports)
@@ -43,7 +44,7 @@ async def told(house: Any, run: Run, words: str) -> Run:
     return await house.ended(again)
 
 
-async def test_words_do_not_end_the_run_and_an_exit_does(world: Any):
+async def test_words_do_not_end_the_run_and_an_exit_does(world: RuntimeFixture):
     """The prompt of the definition says nothing of exits.
 
     Shows: D050, D051, T16."""
@@ -63,7 +64,9 @@ async def test_words_do_not_end_the_run_and_an_exit_does(world: Any):
         assert "submit_for_review, ask_for_help, llm_unreachable" in house.driver.asked[0].request.system
 
 
-async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_for_a_person(world: Any):
+async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_for_a_person(
+    world: RuntimeFixture,
+):
     """Shows: D050, M20, T16, L028."""
     world.agent("coder", CODER)
     talks = [says("Done."), says(""), LOOKS, *[says("Done.")] * 4]
@@ -79,7 +82,7 @@ async def test_an_agent_that_only_talks_is_sent_back_three_times_and_then_waits_
         assert [entry.text for entry in said] == ["Build it.", "Then submit it."]
 
 
-async def test_the_first_exit_ends_the_run_and_nothing_after_it_is_done(world: Any):
+async def test_the_first_exit_ends_the_run_and_nothing_after_it_is_done(world: RuntimeFixture):
     """Shows: L028."""
     world.agent("coder", CODER)
     done: list[str] = []
@@ -107,7 +110,7 @@ async def test_the_first_exit_ends_the_run_and_nothing_after_it_is_done(world: A
         assert dangling(await house.entries(run)) == ()
 
 
-async def test_an_exit_with_arguments_it_does_not_understand_is_none(world: Any):
+async def test_an_exit_with_arguments_it_does_not_understand_is_none(world: RuntimeFixture):
     world.agent("coder", CODER)
     wrong = calls(("submit_for_review", "{}"), ("ls", "{}"))
     blank = calls(submits("  "))
@@ -128,7 +131,7 @@ async def test_an_exit_with_arguments_it_does_not_understand_is_none(world: Any)
         ("ask_user", {"question": "Red?", "options": ["red", "blue"]}, "Red?\n- red\n- blue"),
     ],
 )
-async def test_each_exit_leaves_its_words(world: Any, name: str, args: dict[str, Any], text: str):
+async def test_each_exit_leaves_its_words(world: RuntimeFixture, name: str, args: dict[str, Any], text: str):
     """Shows: D050, D052."""
     world.agent("any", f"tools: [ls]\nexits: [{name}]\n")
     async with world.open(calls((name, json.dumps(args)), text="I looked.")) as house:
@@ -136,7 +139,7 @@ async def test_each_exit_leaves_its_words(world: Any, name: str, args: dict[str,
         assert (run.status, run.exit, run.text) == (Status.DONE, name, text)
 
 
-async def test_a_tool_of_a_users_own_can_be_an_exit_and_its_answer_is_the_runs(world: Any):
+async def test_a_tool_of_a_users_own_can_be_an_exit_and_its_answer_is_the_runs(world: RuntimeFixture):
     @tool(effect="idempotent", asks="never")
     async def hand_over() -> str:
         """Hands over."""
@@ -148,7 +151,7 @@ async def test_a_tool_of_a_users_own_can_be_an_exit_and_its_answer_is_the_runs(w
         assert (run.status, run.exit, run.text) == (Status.DONE, "hand_over", "handed over as 17")
 
 
-async def test_exits_are_offered_to_those_who_name_them_and_to_nobody_else(world: Any):
+async def test_exits_are_offered_to_those_who_name_them_and_to_nobody_else(world: RuntimeFixture):
     named = {each.spec.name for each in exits()}
     world.agent("plain")
     world.agent("wishful", "tools: [ls, approve]\n")
@@ -165,7 +168,9 @@ async def test_exits_are_offered_to_those_who_name_them_and_to_nobody_else(world
         assert json.loads(result.text)["error"] == "tool_not_allowed"
 
 
-async def test_an_operators_deny_takes_an_exit_away_and_denying_all_is_an_error_that_names_them(world: Any):
+async def test_an_operators_deny_takes_an_exit_away_and_denying_all_is_an_error_that_names_them(
+    world: RuntimeFixture,
+):
     world.agent("coder", CODER)
     some = Bounds(deny_tools=("submit_*",))
     steps = [calls(submits()), calls(("ask_for_help", '{"message": "May I?"}'))]
@@ -182,7 +187,7 @@ async def test_an_operators_deny_takes_an_exit_away_and_denying_all_is_an_error_
         assert "operator deny submit_*" in run.error
 
 
-async def test_an_exit_that_nobody_knows_is_named_before_anything_is_asked(world: Any):
+async def test_an_exit_that_nobody_knows_is_named_before_anything_is_asked(world: RuntimeFixture):
     world.agent("coder", "exits: [submit_for_reveiw]\n")
     async with world.open(says("never")) as house:
         run = await house.run("Go.", agent="coder")
@@ -191,7 +196,9 @@ async def test_an_exit_that_nobody_knows_is_named_before_anything_is_asked(world
         assert house.driver.asked == []
 
 
-async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_many_again(world: Any):
+async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_many_again(
+    world: RuntimeFixture,
+):
     """Shows: D052, L028."""
     world.agent("coder", f"max_turns: 2\n{CODER}")
     async with world.open(*[LOOKS] * 3, calls(submits("Late."))) as house:
@@ -199,12 +206,12 @@ async def test_the_turn_limit_without_an_exit_waits_for_a_person_who_gives_as_ma
         assert (run.status, run.waiting_for, run.turns) == (Status.WAITING, Waiting.PERSON, 2)
         entries = await house.entries(run)
         assert dangling(entries) == ()
-        assert "taken its 2 turns" in entries[-1].text
+        assert "taken its 2 turns" in entry_texts(entries[-1:])[0]
         again = await told(house, run, "Two more.")
         assert (again.status, again.exit, again.turns) == (Status.DONE, "submit_for_review", 4)
 
 
-async def test_changes_asked_for_a_fourth_time_wait_for_a_person(world: Any):
+async def test_changes_asked_for_a_fourth_time_wait_for_a_person(world: RuntimeFixture):
     """Shows: D052."""
     world.agent("reviewer", REVIEWER)
     asks = [calls(wants(f"Change {n}.")) for n in range(4)]
@@ -219,7 +226,9 @@ async def test_changes_asked_for_a_fourth_time_wait_for_a_person(world: Any):
         assert (again.status, again.exit, again.text) == (Status.DONE, "approve", "Fine.")
 
 
-async def test_a_run_that_waits_for_a_person_waits_on_in_the_next_process_and_goes_on_from_there(world: Any):
+async def test_a_run_that_waits_for_a_person_waits_on_in_the_next_process_and_goes_on_from_there(
+    world: RuntimeFixture,
+):
     """Taken up by hand it is not sent back a fourth time, and asks no model.
 
     Shows: L028."""
@@ -235,7 +244,7 @@ async def test_a_run_that_waits_for_a_person_waits_on_in_the_next_process_and_go
 
 
 @pytest.mark.parametrize("kept", [2, 3, 4, 5, 9, 10, 11, 12])
-async def test_a_run_killed_after_any_entry_comes_to_the_same_end(world: Any, kept: int):
+async def test_a_run_killed_after_any_entry_comes_to_the_same_end(world: RuntimeFixture, kept: int):
     """Whatever of its file was written when it died: the nudges are counted on, and the exit is made once. A reply and
     its calls are one write.
 
@@ -278,7 +287,9 @@ def _noting(made: list[str]) -> Tool:
     return note
 
 
-async def test_words_while_somebody_is_at_work_for_it_wait_for_them_and_are_no_falling_silent(world: Any):
+async def test_words_while_somebody_is_at_work_for_it_wait_for_them_and_are_no_falling_silent(
+    world: RuntimeFixture,
+):
     world.agent("coder", CODER)
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
     gate = asyncio.Event()
@@ -297,7 +308,9 @@ async def test_words_while_somebody_is_at_work_for_it_wait_for_them_and_are_no_f
         assert await notices(house, run) == ["announcement"]
 
 
-async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conversation(world: Any):
+async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conversation(
+    world: RuntimeFixture,
+):
     """Shows: L028."""
     world.agent("coder", CODER)
     spawn = ("sessions_spawn", json.dumps({"task": "Look."}))
@@ -326,7 +339,9 @@ async def test_an_exit_ends_at_once_and_whoever_is_still_at_work_wakes_the_conve
         assert (await house.now(run)).text == "First."
 
 
-async def test_a_tool_that_starts_others_can_be_an_exit_and_their_answer_begins_the_next_run(world: Any):
+async def test_a_tool_that_starts_others_can_be_an_exit_and_their_answer_begins_the_next_run(
+    world: RuntimeFixture,
+):
     """As a coder whose exit is the review, and who goes on with what the reviewer found.
 
     Shows: D052."""
@@ -351,7 +366,7 @@ async def test_a_tool_that_starts_others_can_be_an_exit_and_their_answer_begins_
         assert any("Mend line 3." in entry.text for entry in house.heard(-1) if isinstance(entry, Notice))
 
 
-async def test_what_was_done_without_a_single_call_says_so(world: Any):
+async def test_what_was_done_without_a_single_call_says_so(world: RuntimeFixture):
     world.agent("coder", CODER)
     async with world.open(says("I know it."), LOOKS, says("Looked."), calls(submits())) as house:
         talked = as_json_in_full(await house.run("What?"))

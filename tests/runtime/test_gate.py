@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import MAX_ARGUMENT_BYTES
@@ -39,18 +40,18 @@ def looks(**more: Any) -> Tool:
     return look
 
 
-async def approvals(house: Any) -> list[Approval]:
+async def approvals(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals()
 
     return await house.ports.ledger.look(step)
 
 
-async def answer(house: Any, asked: Approval, said: Answer) -> None:
+async def answer(house: RuntimeProcess, asked: Approval, said: Answer) -> None:
     await control.answer(asked.id, said, house.ports, by="ada", alive=lambda _: True)
 
 
-async def test_a_call_that_came_in_pieces_is_not_made(world: Any):
+async def test_a_call_that_came_in_pieces_is_not_made(world: RuntimeFixture):
     cut = Reply(text="", wishes=(Wish(tool="look", args="{}", broken="it was cut short"),), stop=Stop.TOOLS)
     async with world.open(cut, says("Done."), tools=[looks()]) as house:
         run = await house.run("Look.")
@@ -61,7 +62,7 @@ async def test_a_call_that_came_in_pieces_is_not_made(world: Any):
         )
 
 
-async def test_without_any_tool_the_refusal_says_so(world: Any):
+async def test_without_any_tool_the_refusal_says_so(world: RuntimeFixture):
     world.agent("general", "tools: []\n")
     async with world.open(calls(("nothing", "{}"), ("read", "{}")), says("Done.")) as house:
         run = await house.run("Look.")
@@ -76,7 +77,7 @@ async def test_without_any_tool_the_refusal_says_so(world: Any):
         assert hidden["message"] == 'Tool "read" is not allowed for this agent (tools: nothing allows it).'
 
 
-async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world: Any):
+async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world: RuntimeFixture):
     most = "x" * (MAX_ARGUMENT_BYTES - len('{"text":""}'))
     script = [
         calls(("look", "")),
@@ -94,7 +95,7 @@ async def test_no_arguments_are_an_empty_object_and_the_longest_are_taken(world:
         )
 
 
-async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Any):
+async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: RuntimeFixture):
     @tool(effect="read")
     async def stumble(path: str) -> str:
         """Never works."""
@@ -112,13 +113,13 @@ async def test_what_did_not_work_is_told_in_its_own_words_and_letters(world: Any
         )
 
 
-async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(world: Any):
+async def test_half_a_character_in_the_arguments_is_no_reason_to_fall_over(world: RuntimeFixture):
     async with world.open(calls(("look", '{"text": "a\udc80"}')), says("Done."), tools=[looks()]) as house:
         run = await house.run("Look.")
         assert (run.status, made) == (Status.DONE, ["a?"])
 
 
-async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: Any):
+async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: RuntimeFixture):
     script = [calls(("look", "{}")), says("Done.")]
     async with world.open(*script, tools=[looks()], policy=Policy.ASK) as house:
         run = await house.run("Look.")
@@ -141,7 +142,7 @@ async def test_a_tool_knows_who_calls_and_what_a_person_answered(world: Any):
         assert seen[-1].ports.tools is house.ports.tools
 
 
-async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: Any):
+async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(world: RuntimeFixture):
     """Shows: X06, L006."""
     script = [calls(("write", '{"path": "hunter2222.txt", "content": "x"}')), says("Done.")]
     async with world.open(*script, policy=Policy.ASK) as house:
@@ -171,7 +172,7 @@ async def test_a_question_is_a_row_and_an_event_with_everything_but_secrets(worl
         }  # fmt: skip
 
 
-async def test_a_secret_in_a_question_is_not_kept(world: Any):
+async def test_a_secret_in_a_question_is_not_kept(world: RuntimeFixture):
     """Shows: X06."""
     async with world.open(
         calls(
@@ -187,7 +188,7 @@ async def test_a_secret_in_a_question_is_not_kept(world: Any):
         assert not [each for each in await approvals(house) if "s3cr3t" in repr(each)]
 
 
-async def test_the_chain_ends_somewhere(world: Any):
+async def test_the_chain_ends_somewhere(world: RuntimeFixture):
     """Shows: L006."""
     script = {"*": [says("Hi."), says("Hi."), says("Hi."), calls(("look", "{}"))]}
     async with world.open(by_agent=script, tools=[looks()], policy=Policy.ASK) as house:
@@ -201,7 +202,7 @@ async def test_the_chain_ends_somewhere(world: Any):
         assert asked.chain == ("person", *keys)
 
 
-async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(world: Any):
+async def test_the_same_call_is_asked_once_however_often_its_run_is_taken_up(world: RuntimeFixture):
     """Shows: P11."""
     both = calls(("look", '{"text": "a"}'), ("look", '{"text": "b"}'))
     async with world.open(both, says("Done."), tools=[looks()], policy=Policy.ASK) as house:

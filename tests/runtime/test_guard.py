@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture
 
 from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_RESULT_BYTES, Limits
@@ -72,7 +73,7 @@ FRONTS = {
 
 
 @pytest.mark.parametrize("case", FRONTS)
-async def test_what_the_list_hides_the_call_refuses(world: Any, case: str):
+async def test_what_the_list_hides_the_call_refuses(world: RuntimeFixture, case: str):
     """The same question is asked of every tool, in the list and at the call.
 
     Shows: C055, C056, C057, C058, C060, C061, C062, T01, T03, T05."""
@@ -92,7 +93,7 @@ async def test_what_the_list_hides_the_call_refuses(world: Any, case: str):
             assert 'Tool "lists_both" is not allowed for this agent' in str(refused)
 
 
-async def test_what_the_operator_denies_no_definition_gives_back(world: Any):
+async def test_what_the_operator_denies_no_definition_gives_back(world: RuntimeFixture):
     world.agent("greedy", front='tool_allow: ["*", "todo_add"]\n')
     wish = calls(("todo_add", "{}"), ("lists_read", "{}"))
     deny = ("todo_*",)
@@ -104,7 +105,7 @@ async def test_what_the_operator_denies_no_definition_gives_back(world: Any):
         assert "operator deny todo_*" in refused.text
 
 
-async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_no(world: Any):
+async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_no(world: RuntimeFixture):
     """Shows: C059."""
     own = marks("lists_read")
     system = Tool(
@@ -128,7 +129,7 @@ async def test_the_runtimes_own_tools_are_always_there_unless_the_operator_says_
 @pytest.mark.parametrize(
     "name", ["todo_ad", "Todo_add", "todo_add ", "t\u043edo_add", "todo_add\n", "", "TODO_ADD"]
 )
-async def test_nearly_a_tools_name_is_no_tools_name(world: Any, name: str):
+async def test_nearly_a_tools_name_is_no_tools_name(world: RuntimeFixture, name: str):
     """Shows: M11, M12."""
     async with world.open(calls((name, "{}")), says("Sorry."), tools=LISTS) as house:
         run = await house.run("Call it.")
@@ -139,7 +140,7 @@ async def test_nearly_a_tools_name_is_no_tools_name(world: Any, name: str):
         assert run.status is Status.DONE
 
 
-async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: Any):
+async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: RuntimeFixture):
     """Shows: M10, M13."""
     bad = ['{"extra": 1}', "[]", "{", '"text"', '{"a": 1, "a": 2}', '{"x": ' + "[" * 500 + "]" * 500 + "}"]
     bad.append(json.dumps({"x": "y" * MAX_ARGUMENT_BYTES}))
@@ -151,7 +152,7 @@ async def test_arguments_that_do_not_fit_are_told_and_nothing_runs(world: Any):
         assert all("\n" not in each.text and len(each.text) < 500 for each in results)
 
 
-async def test_replies_whose_calls_cannot_run_end_in_a_stuck_run(world: Any):
+async def test_replies_whose_calls_cannot_run_end_in_a_stuck_run(world: RuntimeFixture):
     """Shows: M10, M11."""
     many = [calls((f"no_such_{n}", "{}")) for n in range(MAX_BAD_REPLIES + 1)]
     async with world.open(*many, says("never")) as house:
@@ -160,7 +161,9 @@ async def test_replies_whose_calls_cannot_run_end_in_a_stuck_run(world: Any):
         assert len(await house.results(run)) == MAX_BAD_REPLIES + 1
 
 
-async def test_a_model_hears_of_all_impossible_calls_of_a_reply_before_it_counts_as_stuck(world: Any):
+async def test_a_model_hears_of_all_impossible_calls_of_a_reply_before_it_counts_as_stuck(
+    world: RuntimeFixture,
+):
     """Shows: M10."""
     many = calls(*((f"no_such_{n}", "{}") for n in range(2 * MAX_BAD_REPLIES)))
     async with world.open(many, says("Without them, then.")) as house:
@@ -170,7 +173,7 @@ async def test_a_model_hears_of_all_impossible_calls_of_a_reply_before_it_counts
         assert [each.ok for each in results] == [False] * 2 * MAX_BAD_REPLIES
 
 
-async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(world: Any):
+async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(world: RuntimeFixture):
     """Shows: M16."""
     again = calls(("todo_add", "{}"))
     async with world.open(*[again] * 20, tools=LISTS, limits=Limits(identical_calls=3)) as house:
@@ -182,14 +185,14 @@ async def test_the_same_call_for_ever_is_answered_with_a_word_and_then_ended(wor
         assert len(house.driver.asked) == 7
 
 
-async def test_another_call_between_begins_the_count_anew(world: Any):
+async def test_another_call_between_begins_the_count_anew(world: RuntimeFixture):
     turns = [calls(("todo_add", "{}")), calls(("lists_read", "{}"))] * 5
     async with world.open(*turns, says("Done."), tools=LISTS, limits=Limits(identical_calls=1)) as house:
         run = await house.run("Alternate.")
         assert (run.status, len(made)) == (Status.DONE, 10)
 
 
-async def test_of_too_many_calls_in_a_turn_the_rest_is_refused_with_the_reason(world: Any):
+async def test_of_too_many_calls_in_a_turn_the_rest_is_refused_with_the_reason(world: RuntimeFixture):
     """Shows: M15."""
     many = calls(*(("todo_add", "{}") for _ in range(2000)))
     limits = Limits(max_calls_per_turn=50, identical_calls=10_000)
@@ -200,7 +203,7 @@ async def test_of_too_many_calls_in_a_turn_the_rest_is_refused_with_the_reason(w
         assert sum("50 calls in one turn is the limit" in each.text for each in results) == 1950
 
 
-async def test_a_tool_that_breaks_is_an_answer_and_the_run_goes_on(world: Any):
+async def test_a_tool_that_breaks_is_an_answer_and_the_run_goes_on(world: RuntimeFixture):
     @tool
     def breaks() -> str:
         """Breaks."""
@@ -213,7 +216,7 @@ async def test_a_tool_that_breaks_is_an_answer_and_the_run_goes_on(world: Any):
         assert (run.status, house.crashes) == (Status.DONE, [])
 
 
-async def test_a_tool_that_refuses_says_what_would_be_allowed(world: Any):
+async def test_a_tool_that_refuses_says_what_would_be_allowed(world: RuntimeFixture):
     @tool
     def closed() -> str:
         """Refuses."""
@@ -228,7 +231,7 @@ async def test_a_tool_that_refuses_says_what_would_be_allowed(world: Any):
         assert (told["resource"], told["allowed_patterns"]) == ("/etc/shadow", ["/work/**"])
 
 
-async def test_a_persons_tool_knows_who_calls_it(world: Any):
+async def test_a_persons_tool_knows_who_calls_it(world: RuntimeFixture):
     """Shows: A037."""
     seen: list[Call] = []
 
@@ -250,7 +253,7 @@ async def test_a_persons_tool_knows_who_calls_it(world: Any):
         assert set(schema["properties"]) == {"to", "body"}
 
 
-async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(world: Any):
+async def test_a_result_loses_terminal_codes_and_is_cut_in_its_middle(world: RuntimeFixture):
     @tool(effect="read")
     def shout() -> str:
         """Shouts."""
@@ -270,7 +273,7 @@ def test_what_fits_is_not_cut():
     assert capped("abcdefghij", 4) == "ab\n[… 6 characters left out …]\nij"
 
 
-async def test_a_secret_across_the_cut_does_not_show_its_halves(world: Any):
+async def test_a_secret_across_the_cut_does_not_show_its_halves(world: RuntimeFixture):
     secret = "sk-test-0123456789abcdef"
     half = MAX_RESULT_BYTES // 2
 
@@ -284,7 +287,7 @@ async def test_a_secret_across_the_cut_does_not_show_its_halves(world: Any):
         assert "sk-test" not in (await house.results(run))[0].text
 
 
-async def test_a_refused_reply_makes_none_of_its_calls(world: Any):
+async def test_a_refused_reply_makes_none_of_its_calls(world: RuntimeFixture):
     """Shows: M19."""
     refused = calls(("todo_add", "{}"))
     async with world.open(
@@ -295,7 +298,7 @@ async def test_a_refused_reply_makes_none_of_its_calls(world: Any):
         assert [each.ok for each in await house.results(run)] == [False]
 
 
-async def test_a_question_with_nobody_there_is_an_answer(world: Any):
+async def test_a_question_with_nobody_there_is_an_answer(world: RuntimeFixture):
     ask = calls(("ask_user", '{"question": "Which one?"}'))
     async with world.open(ask, says("I took the first.")) as house:
         run = await house.run("Choose.")
@@ -303,7 +306,7 @@ async def test_a_question_with_nobody_there_is_an_answer(world: Any):
         assert "nobody is here" in (await house.results(run))[0].text
 
 
-async def test_a_question_is_put_to_the_person_who_is_there(world: Any):
+async def test_a_question_is_put_to_the_person_who_is_there(world: RuntimeFixture):
     async def person(question: str, options: Any) -> str:
         await asyncio.sleep(0)
         return f"{question} {list(options)[1]}"
@@ -336,7 +339,9 @@ async def waits_in_vain() -> str:
 
 
 @pytest.mark.parametrize("bad", [quits, quits_aside, waits_in_vain])
-async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(world: Any, bad: Tool):
+async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(
+    world: RuntimeFixture, bad: Tool
+):
     """Alone or beside another call: every call has its result, and the engine lives."""
     name = bad.spec.name
     async with world.open(
@@ -350,7 +355,7 @@ async def test_a_tool_that_quits_or_cancels_itself_answers_and_the_run_goes_on(w
         assert house.crashes == []
 
 
-async def test_a_refused_path_is_answered_in_the_one_shape(world: Any):
+async def test_a_refused_path_is_answered_in_the_one_shape(world: RuntimeFixture):
     """Shows: A090."""
     async with world.open(calls(("read", '{"path": "/etc/passwd"}')), says("Refused.")) as house:
         run = await house.run("Try.")

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gates import gated
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
@@ -26,21 +27,21 @@ def spawns(prompt: str = "Look.", **more: Any) -> tuple[str, str]:
     return "spawn_subagent", json.dumps(said)
 
 
-async def outbox(house: Any) -> list[Delivery]:
+async def outbox(house: RuntimeProcess) -> list[Delivery]:
     def step(tx: Tx) -> list[Delivery]:
         return tx.deliveries()
 
     return await house.ports.ledger.look(step)
 
 
-async def all_runs(house: Any) -> list[Run]:
+async def all_runs(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def quiet(house: Any) -> list[Run]:
+async def quiet(house: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
     while True:
         runs = await all_runs(house)
@@ -54,7 +55,7 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def updates(house: Any, run: Run) -> list[list[dict[str, Any]]]:
+async def updates(house: RuntimeProcess, run: Run) -> list[list[dict[str, Any]]]:
     """What each call of the inbox was answered with."""
     found = [json.loads(each.text) for each in await house.results(run)]
     return [each["updates"] for each in found if "updates" in each]
@@ -90,11 +91,11 @@ class Slow:
         await self.played.close()
 
 
-def slow(world: Any, main: Sequence[Step], helper: Sequence[Step]) -> Slow:
+def slow(world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step]) -> Slow:
     return Slow(played=PlayedDriver({"main": main, "helper": helper}), ledger=world.ledger)
 
 
-async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: Any):
+async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: RuntimeFixture):
     """Shows: D020, D023, D024."""
     world.agent("main")
     world.agent("helper")
@@ -119,7 +120,7 @@ async def test_whoever_looks_sees_who_is_at_work_and_is_not_interrupted(world: A
         assert (await house.now(run)).text == "Heard."
 
 
-async def test_what_is_only_looked_at_is_still_announced(world: Any):
+async def test_what_is_only_looked_at_is_still_announced(world: RuntimeFixture):
     """Shows: D023."""
     world.agent("main")
     world.agent("helper", "roles: [watcher]\ntools: [read]\n")
@@ -136,7 +137,7 @@ async def test_what_is_only_looked_at_is_still_announced(world: Any):
         assert "Drift." in notices[0].text
 
 
-async def test_what_was_drained_is_not_announced_again(world: Any):
+async def test_what_was_drained_is_not_announced_again(world: RuntimeFixture):
     """Shows: D024, L013."""
     world.agent("main")
     world.agent("helper")
@@ -164,7 +165,7 @@ async def test_what_was_drained_is_not_announced_again(world: Any):
         assert (await house.now(run)).text == "Done."
 
 
-async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again(world: Any):
+async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again(world: RuntimeFixture):
     """Shows: D024."""
     world.agent("main")
     world.agent("helper")
@@ -191,7 +192,7 @@ async def test_a_drain_that_a_crash_left_unanswered_gives_the_same_results_again
         assert other == []
 
 
-async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world: Any):
+async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world: RuntimeFixture):
     """Shows: D025."""
     world.agent("main")
     world.agent("helper")
@@ -219,7 +220,9 @@ async def test_what_an_open_call_waits_for_cannot_be_drained_from_under_it(world
         assert {each.state for each in await outbox(house)} == {Delivered.DELIVERED}
 
 
-async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_others_announced(world: Any):
+async def test_more_results_than_one_answer_holds_are_taken_in_part_and_the_others_announced(
+    world: RuntimeFixture,
+):
     """Shows: D024."""
     world.agent("main")
     world.agent("helper")

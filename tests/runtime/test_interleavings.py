@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from gates import gated
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.app.wiring import orders
 from retinue.domain.announcement import Delivery
@@ -49,21 +50,21 @@ def spawns(task: str) -> tuple[str, str]:
     return "sessions_spawn", json.dumps({"task": task})
 
 
-async def runs(house: Any) -> list[Run]:
+async def runs(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def outbox(house: Any) -> list[Delivery]:
+async def outbox(house: RuntimeProcess) -> list[Delivery]:
     def step(tx: Tx) -> list[Delivery]:
         return tx.deliveries()
 
     return await house.ports.ledger.look(step)
 
 
-async def quiet(house: Any) -> list[Run]:
+async def quiet(house: RuntimeProcess) -> list[Run]:
     while True:
         found = await runs(house)
         if not any(run.status in (Status.QUEUED, Status.RUNNING) for run in found):
@@ -92,7 +93,7 @@ class Faltering(PlayedDriver):
         return await PlayedDriver.turn(self, request, heard)
 
 
-async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_woken(world: Any):
+async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_woken(world: RuntimeFixture):
     """Shows: L012, E015."""
     world.agent("main")
     driver = Faltering({"Go.": [calls(spawns("Look.")), says("Heard after all.")], "Look.": [says("Found.")]})
@@ -109,7 +110,7 @@ async def test_what_comes_during_a_turn_that_then_fails_is_heard_by_one_that_is_
         assert told == [delivery.id]
 
 
-async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other(world: Any):
+async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other(world: RuntimeFixture):
     world.agent("main")
     gate = asyncio.Event()
     still = replace(system_chance(), now=lambda: datetime(2026, 11, 15, tzinfo=UTC))
@@ -130,7 +131,7 @@ async def test_two_runs_born_at_one_time_of_the_clock_do_not_wait_for_each_other
         assert {run.status for run in found} == {Status.DONE}
 
 
-async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(world: Any):
+async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(world: RuntimeFixture):
     """The wish comes in the very moment in which the run would wait for its child: nobody would heed it there."""
     world.agent("main")
     gate = asyncio.Event()
@@ -162,7 +163,7 @@ async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(wo
 
 
 async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_somebody_else_has_answered_it(
-    world: Any,
+    world: RuntimeFixture,
 ):
     """The result is taken in the ledger, and stands in no file yet; then a person's next words go first."""
     world.agent("main")
@@ -200,7 +201,7 @@ async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_someb
 
 
 async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_process_died_was_heard(
-    world: Any,
+    world: RuntimeFixture,
 ):
     """The process dies between the notice in the file and the word in the ledger that it was heard."""
     world.agent("main")

@@ -5,9 +5,9 @@ import asyncio
 import json
 import re
 from collections.abc import Awaitable, Callable
-from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Policy, State
 from retinue.domain.limits import Limits
@@ -38,14 +38,14 @@ def ponders(gate: asyncio.Event) -> Tool:
     return ponder
 
 
-async def stopped(house: Any, run: Run) -> Run:
+async def stopped(house: RuntimeProcess, run: Run) -> Run:
     await interrupt(run.id, house.ports)
     while not (now := await house.now(run)).status.final:
         await house.engine.change()
     return now
 
 
-async def heard(house: Any, *wanted: Run) -> None:
+async def heard(house: RuntimeProcess, *wanted: Run) -> None:
     """Until those who are at work know that they are interrupted."""
 
     async def so() -> bool:
@@ -55,7 +55,7 @@ async def heard(house: Any, *wanted: Run) -> None:
     await soon(so)
 
 
-async def runs(house: Any) -> list[Run]:
+async def runs(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
@@ -67,14 +67,14 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
         await asyncio.sleep(0.002)
 
 
-async def waiting(house: Any, run: Run, what: Waiting = Waiting.CHILD) -> None:
+async def waiting(house: RuntimeProcess, run: Run, what: Waiting = Waiting.CHILD) -> None:
     async def so() -> bool:
         return (await house.now(run)).waiting_for is what
 
     await soon(so)
 
 
-async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(world: Any):
+async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(world: RuntimeFixture):
     """Shows: L009, B023."""
     async with world.open(says("Half of this is heard."), says("In short: half."), hold=True) as house:
         run = await house.ask("Talk.")
@@ -87,11 +87,12 @@ async def test_a_reply_on_its_way_is_given_up_and_the_run_ends_with_a_summary(wo
         assert isinstance(cut, Said)
         assert (cut.text, cut.stop) == ("Half of thi", "cancelled")
         assert isinstance(notice, Notice)
+        assert isinstance(summary, Said)
         assert (notice.kind, summary.text) == ("interrupted", "In short: half.")
         assert house.heard(1)[-2:] == [cut, notice]
 
 
-async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(world: Any):
+async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(world: RuntimeFixture):
     """Without waiting for the engine's next look round: nothing but turns of the loop may pass."""
     async with world.open(says("Half of this is heard."), says("In short: half."), hold=True) as house:
         run = await house.ask("Talk.")
@@ -103,7 +104,7 @@ async def test_whoever_interrupts_in_the_same_process_is_heard_at_once(world: An
         house.driver.hold = None
 
 
-async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: Any):
+async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: RuntimeFixture):
     """A call in the summary is not made either.
 
     Shows: L009."""
@@ -125,7 +126,7 @@ async def test_a_tool_that_runs_is_let_finish_and_nothing_more_is_called(world: 
 
 
 async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
-    world: Any, monkeypatch: pytest.MonkeyPatch
+    world: RuntimeFixture, monkeypatch: pytest.MonkeyPatch
 ):
     """Shows: B023."""
     failed = ModelFailed("the server is gone", reason="unreachable")
@@ -142,7 +143,7 @@ async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Never al")
 
 
-async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: Any):
+async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: RuntimeFixture):
     """Shows: L009."""
     world.agent("helper")
     gate = asyncio.Event()
@@ -168,7 +169,9 @@ async def test_those_it_waits_for_sum_up_first_and_it_hears_them(world: Any):
         assert not any("interrupted before this call" in entry.text for entry in results)
 
 
-async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_waits_for(world: Any):
+async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_waits_for(
+    world: RuntimeFixture,
+):
     """At any moment around the parking of the run.
 
     Shows: L009."""
@@ -195,7 +198,7 @@ async def test_a_wish_that_comes_while_a_call_is_about_to_wait_reaches_those_it_
             assert {(each.status, each.reason) for each in mine} == {ENDED}, steps
 
 
-async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: Any):
+async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: RuntimeFixture):
     """Shows: L009."""
     sent: list[str] = []
 
@@ -219,7 +222,7 @@ async def test_a_question_is_withdrawn_and_what_asked_sums_up(world: Any):
         assert dangling(await house.entries(run)) == ()
 
 
-async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: Any):
+async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: RuntimeFixture):
     gate = asyncio.Event()
     limits = Limits(max_live=1)
     async with world.open(
@@ -234,7 +237,7 @@ async def test_a_run_that_never_began_is_cancelled_and_asks_nobody(world: Any):
         assert len(house.driver.asked) == 2
 
 
-async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(world: Any):
+async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_run(world: RuntimeFixture):
     """Shows: L009."""
     async with world.open(says("Half of this is heard."), says("In short."), hold=True) as here:
         run = await here.ask("Talk.")
@@ -247,7 +250,7 @@ async def test_a_wish_from_another_process_is_heard_by_the_one_that_works_the_ru
             assert there.driver.asked == []
 
 
-async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(world: Any):
+async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(world: RuntimeFixture):
     async with world.open(says("Half of this is heard."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
@@ -257,7 +260,7 @@ async def test_a_run_whose_process_died_sums_up_in_the_one_that_interrupts_it(wo
         assert len(house.driver.asked) == 1
 
 
-async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(world: Any):
+async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up_once(world: RuntimeFixture):
     async with world.open(says("Half of this is heard."), says("Never whole."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
@@ -274,7 +277,7 @@ async def test_a_process_that_dies_while_a_run_sums_up_leaves_a_run_that_sums_up
         assert kinds.count("interrupted") == 1
 
 
-async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_them_have(world: Any):
+async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_them_have(world: RuntimeFixture):
     """What they came to is heard, and told once.
     Shows: L020.
     """
@@ -305,7 +308,7 @@ async def test_one_that_has_spoken_and_waits_for_workers_sums_up_when_all_of_the
         assert last.count("I was looking.") == 2
 
 
-async def test_one_that_waits_for_a_person_sums_up(world: Any):
+async def test_one_that_waits_for_a_person_sums_up(world: RuntimeFixture):
     world.agent("coder", "exits: [submit_for_review]\n")
     async with world.open(*[says("Done.")] * 4, says("I called no exit.")) as house:
         run = await house.run("Build it.", agent="coder")
@@ -314,7 +317,9 @@ async def test_one_that_waits_for_a_person_sums_up(world: Any):
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "I called no exit.")
 
 
-async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_way_round(world: Any):
+async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_way_round(
+    world: RuntimeFixture,
+):
     """Shows: L009."""
     async with world.open(says("Half of this is heard."), says("Never whole."), hold=True) as house:
         run = await house.ask("Talk.")
@@ -326,7 +331,7 @@ async def test_a_cancel_after_an_interruption_ends_it_at_once_and_not_the_other_
         assert again.reason is Reason.USER_CANCEL
 
 
-async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world: Any):
+async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world: RuntimeFixture):
     """Shows: L009."""
     world.agent("helper")
     gate = asyncio.Event()
@@ -350,7 +355,7 @@ async def test_of_two_runs_side_by_side_only_the_one_that_is_stopped_stops(world
         assert (await house.now(one)).reason is Reason.USER_CANCEL
 
 
-async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_later(world: Any):
+async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_later(world: RuntimeFixture):
     """Shows: L011."""
     world.agent("helper")
     gate = asyncio.Event()
@@ -381,7 +386,9 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
         assert (notice.kind, "It is so." in notice.text) == ("announcement", True)
 
 
-async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are_waited_for(world: Any):
+async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are_waited_for(
+    world: RuntimeFixture,
+):
     """Shows: L011."""
     world.agent("helper")
     slow, quick = asyncio.Event(), asyncio.Event()

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
@@ -43,19 +44,19 @@ def acts(asks: str | None, touches: Any = None, effect: str = "once") -> Tool:
     return act
 
 
-async def approvals(house: Any) -> list[Approval]:
+async def approvals(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals()
 
     return await house.ports.ledger.look(step)
 
 
-async def answer(house: Any, said: Answer) -> None:
+async def answer(house: RuntimeProcess, said: Answer) -> None:
     (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
     await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
 
 
-async def refusals(house: Any, run: Run) -> list[dict[str, Any]]:
+async def refusals(house: RuntimeProcess, run: Run) -> list[dict[str, Any]]:
     return [json.loads(each.text) for each in await house.results(run) if not each.ok]
 
 
@@ -95,7 +96,13 @@ LET: list[tuple[str | None, Any, str, Policy, Level, str]] = [
 
 @pytest.mark.parametrize(("asks", "touches", "front", "policy", "level", "expected"), LET)
 async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
-    world: Any, asks: str | None, touches: Any, front: str, policy: Policy, level: Level, expected: str
+    world: RuntimeFixture,
+    asks: str | None,
+    touches: Any,
+    front: str,
+    policy: Policy,
+    level: Level,
+    expected: str,
 ):
     """Shows: B053, T08, T12."""
     world.agent("general", front)
@@ -139,7 +146,7 @@ REASONS: list[tuple[Any, str, Level, str, Level | None]] = [
 
 @pytest.mark.parametrize(("touches", "front", "level", "reason", "held"), REASONS)
 async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
-    world: Any, touches: Any, front: str, level: Level, reason: str, held: Level | None
+    world: RuntimeFixture, touches: Any, front: str, level: Level, reason: str, held: Level | None
 ):
     """Shows: T10."""
     world.agent("general", front)
@@ -154,7 +161,9 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
 
 
 @pytest.mark.parametrize("touches", [WRITE, RUN])
-async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(world: Any, touches: Any):
+async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
+    world: RuntimeFixture, touches: Any
+):
     world.agent("general", GRANTED)
     shell = PlayedShell(level=STRICT)
     async with world.open(
@@ -169,7 +178,7 @@ async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(wo
     (STRICT, STRICT, True), (LANDLOCK, STRICT, False), (NONE, LANDLOCK, False), (LANDLOCK, LANDLOCK, True),
 ])  # fmt: skip
 async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
-    world: Any, level: Level, minimum: Level, runs: bool
+    world: RuntimeFixture, level: Level, minimum: Level, runs: bool
 ):
     shell = PlayedShell(level=level)
     ports: dict[str, Any] = {"policy": AUTO, "shell": shell, "level": shell.at(), "minimum": minimum}
@@ -185,7 +194,7 @@ async def test_below_the_operators_minimum_no_command_runs_whoever_allows_it(
         assert (shell.ran, await approvals(house)) == ([], [])
 
 
-async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: Any):
+async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: RuntimeFixture):
     shell = PlayedShell(level=NONE)
     wish = {"tool": "bash", "resource": "ls", "reason": "To look."}
     ports: dict[str, Any] = {"policy": ASK, "shell": shell, "level": shell.at(), "minimum": STRICT}
@@ -199,7 +208,7 @@ async def test_a_wish_for_a_command_is_no_question_where_none_is_run(world: Any)
         assert await approvals(house) == []
 
 
-async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: Any):
+async def test_one_yes_speaks_for_one_file_whatever_the_tool_then_tries(world: RuntimeFixture):
     """Shows: T10."""
 
     @tool(touches=("write", "path"))
@@ -224,7 +233,7 @@ def latest(said: list[Bounds]) -> Bounds:
     return said[-1]
 
 
-async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_said_yes(world: Any):
+async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_said_yes(world: RuntimeFixture):
     """Shows: L024, T10."""
     for bounds, error in (
         (Bounds(deny_tools=("write",)), "tool_not_allowed"),
@@ -243,7 +252,7 @@ async def test_what_the_operator_denies_meanwhile_is_refused_though_a_person_sai
 
 
 @pytest.fixture
-def far(world: Any) -> Path:
+def far(world: RuntimeFixture) -> Path:
     """A file of this test's own, outside of the workspace: no test names a file of the machine's to write."""
     path = world.folder / "far.txt"
     path.write_text("root of it")
@@ -266,7 +275,7 @@ def wish_for(far: Path) -> Any:
     ],
 )
 async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
-    world: Any, far: Path, used: tuple[str, Any], opens: bool
+    world: RuntimeFixture, far: Path, used: tuple[str, Any], opens: bool
 ):
     """Shows: A093, T10."""
     (world.folder / "near.txt").write_text("root")
@@ -283,7 +292,7 @@ async def test_allowed_once_is_for_that_file_to_be_read_and_for_nothing_else(
         assert far.read_text() == "root of it"
 
 
-async def test_allowed_once_does_not_outlive_the_run_that_asked(world: Any, far: Path):
+async def test_allowed_once_does_not_outlive_the_run_that_asked(world: RuntimeFixture, far: Path):
     script = [wish_for(far), says("Good."), calls(("read", json.dumps({"path": str(far)}))), says("No.")]
     async with world.open(*script, policy=AUTO) as house:
         run = await house.run("Ask.")
@@ -294,7 +303,7 @@ async def test_allowed_once_does_not_outlive_the_run_that_asked(world: Any, far:
 
 
 @pytest.mark.parametrize("policy", [ASK, AUTO])
-async def test_a_wish_for_more_is_always_put_to_a_person(world: Any, far: Path, policy: Policy):
+async def test_a_wish_for_more_is_always_put_to_a_person(world: RuntimeFixture, far: Path, policy: Policy):
     """Shows: A093."""
     async with world.open(wish_for(far), says("Done."), policy=policy) as house:
         run = await house.run("Ask.")
@@ -331,7 +340,7 @@ HOPELESS: list[tuple[str, Callable[[Path], str], str]] = [
 
 @pytest.mark.parametrize(("name", "resource", "why"), HOPELESS)
 async def test_what_no_person_can_allow_is_refused_in_the_one_shape(
-    world: Any, name: str, resource: Callable[[Path], str], why: str
+    world: RuntimeFixture, name: str, resource: Callable[[Path], str], why: str
 ):
     """Shows: A090."""
     world.agent("general", "shell_commands: {deny: [rm -rf]}\n")
@@ -346,7 +355,9 @@ async def test_what_no_person_can_allow_is_refused_in_the_one_shape(
         assert why in refused["message"]
 
 
-async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_without_asking_again(world: Any):
+async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_without_asking_again(
+    world: RuntimeFixture,
+):
     """Shows: S20."""
     shell = PlayedShell(level=STRICT)
     run_it = calls(("bash", '{"command": "make all; make test"}'))
@@ -361,7 +372,7 @@ async def test_an_allowed_command_is_run_once_and_only_in_the_strict_cell_withou
         assert len(shell.ran) == 1
 
 
-async def test_the_chain_of_who_asked_comes_from_the_rows(world: Any):
+async def test_the_chain_of_who_asked_comes_from_the_rows(world: RuntimeFixture):
     """Shows: L006, T08."""
     async with world.open(
         by_agent={"general": [says("Hi.")], "kid": [calls(("act", "{}"))]}, tools=[acts(None)], policy=ASK

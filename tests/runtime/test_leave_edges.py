@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.ceiling import Bounds
@@ -37,14 +38,14 @@ def latest(said: list[Bounds]) -> Bounds:
     return said[-1]
 
 
-async def approvals(house: Any) -> list[Approval]:
+async def approvals(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals()
 
     return await house.ports.ledger.look(step)
 
 
-async def answer(house: Any, said: Answer) -> None:
+async def answer(house: RuntimeProcess, said: Answer) -> None:
     (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
     await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
 
@@ -54,7 +55,7 @@ def more(name: str, resource: str) -> Any:
     return calls(("request_scope_expansion", json.dumps(wish)))
 
 
-async def test_a_yes_that_was_used_under_other_rights_is_used(world: Any):
+async def test_a_yes_that_was_used_under_other_rights_is_used(world: RuntimeFixture):
     """Asked, allowed, asked anew because the rights changed, allowed again, begun, and killed.
 
     Shows: P10, P11.
@@ -86,7 +87,7 @@ async def test_a_yes_that_was_used_under_other_rights_is_used(world: Any):
         assert "Outcome unknown" in result.text
 
 
-async def test_what_was_allowed_once_and_is_denied_since_is_neither_opened_nor_used_up(world: Any):
+async def test_what_was_allowed_once_and_is_denied_since_is_neither_opened_nor_used_up(world: RuntimeFixture):
     """Shows: L024."""
     now = [Bounds()]
 
@@ -103,7 +104,7 @@ async def test_what_was_allowed_once_and_is_denied_since_is_neither_opened_nor_u
         assert [each.state for each in await approvals(house)] == [State.ALLOWED]
 
 
-async def test_a_write_outside_the_scope_is_allowed_once(world: Any):
+async def test_a_write_outside_the_scope_is_allowed_once(world: RuntimeFixture):
     """Shows: A093, A094."""
     world.agent("general", "paths: {write: ['out/**']}\n")
     wish = calls(("write", '{"path": "a.txt", "content": "x"}'))
@@ -118,7 +119,7 @@ async def test_a_write_outside_the_scope_is_allowed_once(world: Any):
 
 @pytest.mark.parametrize("name", [".envrc", ".git", ".github/workflows/ci.yml"])
 async def test_what_other_programs_obey_is_asked_for_even_where_everything_else_goes_by_itself(
-    world: Any, name: str
+    world: RuntimeFixture, name: str
 ):
     world.agent("general", "paths: {write: ['**']}\n")
     wish = calls(("write", json.dumps({"path": name, "content": "x"})))
@@ -142,7 +143,7 @@ def peeks() -> Tool:
     return peek
 
 
-async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(world: Any):
+async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(world: RuntimeFixture):
     (world.workspace / "a").write_text("words")
     script = [
         calls(("peek", json.dumps({"path": FAR}))),
@@ -161,7 +162,7 @@ async def test_a_tool_that_reads_and_acts_is_judged_by_its_file_and_then_asks(wo
         assert [each.text for each in await house.results(run)][1:] == ["words"]
 
 
-async def test_a_denied_command_is_refused_before_anybody_is_asked(world: Any):
+async def test_a_denied_command_is_refused_before_anybody_is_asked(world: RuntimeFixture):
     """Shows: A090, A092."""
     world.agent("general", "shell_commands: {allow: ['*'], deny: [sudo]}\n")
     shell = PlayedShell(level=Level.STRICT)
@@ -177,7 +178,7 @@ async def test_a_denied_command_is_refused_before_anybody_is_asked(world: Any):
 
 @pytest.mark.parametrize("level", [Level.LANDLOCK, Level.NONE])
 async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_call(
-    world: Any, level: Level
+    world: RuntimeFixture, level: Level
 ):
     """Shows: S16, T10."""
     shell = PlayedShell(level=level)
@@ -190,7 +191,7 @@ async def test_below_strict_a_command_that_was_allowed_before_asks_again_at_its_
         assert (first.touch, first.level, second.touch, second.level) == ("more", None, "run", level)
 
 
-async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: Any):
+async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: RuntimeFixture):
     """Shows: T10."""
     shell = PlayedShell(level=Level.STRICT)
     twice = calls(("bash", '{"command": "ls; ls"}'), ("bash", '{"command": "ls; ls"}'))
@@ -206,7 +207,7 @@ async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: Any):
         assert len(shell.ran) == 1
 
 
-async def test_what_was_added_is_no_yes_to_a_single_call(world: Any):
+async def test_what_was_added_is_no_yes_to_a_single_call(world: RuntimeFixture):
     """Shows: A093."""
     shell = PlayedShell(level=Level.STRICT)
     script = [more("bash", "ls"), calls(("bash", '{"command": "ls"}')), says("Done.")]
@@ -217,7 +218,7 @@ async def test_what_was_added_is_no_yes_to_a_single_call(world: Any):
         assert ([each.state for each in await approvals(house)], len(shell.ran)) == ([State.ALLOWED], 1)
 
 
-async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(world: Any):
+async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(world: RuntimeFixture):
     """Shows: T10, S16."""
     tight, loose = PlayedShell(level=Level.STRICT), PlayedShell(level=Level.NONE)
     wish = calls(("bash", '{"command": "ls"}'))
@@ -234,7 +235,7 @@ async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(
         ]
 
 
-async def test_a_refusal_about_nothing_uses_no_yes_up(world: Any):
+async def test_a_refusal_about_nothing_uses_no_yes_up(world: RuntimeFixture):
     @tool(effect="read", touches=("read", "path"))
     async def sulk(path: str) -> str:
         """Refuses without a reason."""
@@ -248,7 +249,7 @@ async def test_a_refusal_about_nothing_uses_no_yes_up(world: Any):
         assert [each.state for each in await approvals(house)] == [State.ALLOWED]
 
 
-async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(world: Any):
+async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(world: RuntimeFixture):
     """Shows: P11."""
     never = asyncio.Event()
 
@@ -275,7 +276,7 @@ async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(wo
 
 
 @pytest.mark.parametrize("touch", ["read", "write"])
-async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: Any, touch: Any):
+async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: RuntimeFixture, touch: Any):
     world.agent("general", "paths: {read: ['in/**'], write: ['in/**']}\n")
     (world.workspace / "a").write_text("old")
 
@@ -305,7 +306,7 @@ class Later:
         return replace(system_chance(), now=self.now)
 
 
-async def test_a_yes_in_time_is_used_even_when_the_call_comes_late(world: Any):
+async def test_a_yes_in_time_is_used_even_when_the_call_comes_late(world: RuntimeFixture):
     """Shows: T12."""
     clock = Later()
     both = calls(("peek", '{"path": "a"}'), ("peek", '{"path": "b"}'))

@@ -5,6 +5,7 @@ import json
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import MOST_COMPARED, Answer, Approval, NamedFile, Policy, State
 from retinue.domain.level import Level
@@ -19,7 +20,7 @@ def bash(command: str) -> Any:
     return calls(("bash", json.dumps({"command": command})))
 
 
-def held(world: Any, name: str, text: str) -> NamedFile:
+def held(world: RuntimeFixture, name: str, text: str) -> NamedFile:
     """A file of the workspace, as a question tells of it."""
     path = world.workspace / name
     path.write_text(text)
@@ -28,14 +29,14 @@ def held(world: Any, name: str, text: str) -> NamedFile:
     )
 
 
-async def approvals(house: Any) -> list[Approval]:
+async def approvals(house: RuntimeProcess) -> list[Approval]:
     def step(tx: Tx) -> list[Approval]:
         return tx.approvals()
 
     return await house.ports.ledger.look(step)
 
 
-async def answered(house: Any, run: Run, said: Answer, tool: str = "bash") -> Run:
+async def answered(house: RuntimeProcess, run: Run, said: Answer, tool: str = "bash") -> Run:
     """The run, once it goes no further after the answer."""
     (asked,) = [each for each in await approvals(house) if each.state is State.PENDING and each.tool == tool]
     await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
@@ -54,7 +55,7 @@ def asks(shell: PlayedShell) -> dict[str, Any]:
 
 @pytest.mark.parametrize("level", list(Level))
 async def test_a_script_that_changed_after_the_yes_is_asked_about_again(
-    world: Any, shell: PlayedShell, asks: dict[str, Any], level: Level
+    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any], level: Level
 ):
     """Shows: T10."""
     shell.level = level
@@ -73,7 +74,7 @@ async def test_a_script_that_changed_after_the_yes_is_asked_about_again(
 
 
 async def test_a_script_that_stayed_as_it_was_runs_after_one_yes(
-    world: Any, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
 ):
     held(world, "run.sh", "echo good\n")
     async with world.open(bash("./run.sh"), says("Done."), **asks) as house:
@@ -85,7 +86,9 @@ async def test_a_script_that_stayed_as_it_was_runs_after_one_yes(
     assert len(shell.ran) == 1
 
 
-async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(world: Any, asks: dict[str, Any]):
+async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(
+    world: RuntimeFixture, asks: dict[str, Any]
+):
     """Shows: T10."""
     async with world.open(bash("sh run.sh"), says("Done."), **asks) as house:
         run = await house.run("Run it.")
@@ -98,7 +101,7 @@ async def test_a_file_that_appears_or_goes_after_the_yes_asks_again(world: Any, 
 
 
 async def test_a_no_stands_whatever_becomes_of_the_script(
-    world: Any, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
 ):
     held(world, "run.sh", "echo evil\n")
     async with world.open(bash("sh run.sh"), says("Then not."), **asks) as house:
@@ -110,7 +113,7 @@ async def test_a_no_stands_whatever_becomes_of_the_script(
 
 
 async def test_a_question_about_a_script_that_is_another_by_now_cannot_be_answered_any_more(
-    world: Any, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
 ):
     held(world, "run.sh", "echo good\n")
     both = calls(("write", '{"path": "a.txt", "content": "x"}'), ("bash", '{"command": "sh run.sh"}'))
@@ -124,7 +127,7 @@ async def test_a_question_about_a_script_that_is_another_by_now_cannot_be_answer
     assert len(shell.ran) == 1
 
 
-async def test_only_files_that_the_agent_may_read_are_looked_at(world: Any, asks: dict[str, Any]):
+async def test_only_files_that_the_agent_may_read_are_looked_at(world: RuntimeFixture, asks: dict[str, Any]):
     """Shows: T10."""
     world.agent("general", "paths: {deny: ['secret.txt']}\n")
     held(world, "secret.txt", "words")
@@ -140,7 +143,7 @@ async def test_only_files_that_the_agent_may_read_are_looked_at(world: Any, asks
         assert asked.files == (named,)
 
 
-async def test_of_many_and_large_files_some_are_compared(world: Any, asks: dict[str, Any]):
+async def test_of_many_and_large_files_some_are_compared(world: RuntimeFixture, asks: dict[str, Any]):
     large = "x" * (MOST_COMPARED + 7)
     held(world, "a0", large)
     named = [held(world, f"a{number}", "x") for number in range(1, 12)]
@@ -157,7 +160,7 @@ async def test_of_many_and_large_files_some_are_compared(world: Any, asks: dict[
 
 
 async def test_a_command_allowed_once_beforehand_is_that_command_with_those_files(
-    world: Any, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
 ):
     """Shows: T10, A093."""
     wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})
@@ -172,7 +175,7 @@ async def test_a_command_allowed_once_beforehand_is_that_command_with_those_file
 
 
 async def test_a_command_allowed_once_beforehand_does_not_run_with_other_files(
-    world: Any, shell: PlayedShell, asks: dict[str, Any]
+    world: RuntimeFixture, shell: PlayedShell, asks: dict[str, Any]
 ):
     """Shows: T10."""
     wish = json.dumps({"tool": "bash", "resource": "sh run.sh", "reason": "To see."})

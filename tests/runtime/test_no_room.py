@@ -9,6 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.app.wiring import orders
 from retinue.domain.limits import Limits
@@ -94,7 +95,7 @@ class Rows:
         return await self._ledger.look(step)
 
 
-def on(house: Any, **ports: Any) -> Ports:
+def on(house: RuntimeProcess, **ports: Any) -> Ports:
     """The house goes on with other ports."""
     made = replace(house.ports, **ports)
     house.engine.start(orders(made, lambda _, error: house.crashes.append(error), lambda _: True))
@@ -102,7 +103,7 @@ def on(house: Any, **ports: Any) -> Ports:
     return made
 
 
-async def waits(house: Any, run: Run) -> Run:
+async def waits(house: RuntimeProcess, run: Run) -> Run:
     while (now := await house.now(run)).status is not Status.WAITING:  # noqa: ASYNC110  (the same)
         await asyncio.sleep(0.001)
     return now
@@ -119,7 +120,7 @@ SENT: list[str] = []
 
 
 @pytest.mark.parametrize("takes", range(5))
-async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: Any, takes: int):
+async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: RuntimeFixture, takes: int):
     """Every entry of it in turn finds the disk full: none is asked for or done a second time.
 
     Shows: P06.
@@ -146,7 +147,9 @@ async def test_a_run_waits_for_room_and_goes_on_with_what_it_has_in_hand(world: 
 
 
 @pytest.mark.parametrize("takes", range(4))
-async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(world: Any, takes: int):
+async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(
+    world: RuntimeFixture, takes: int
+):
     """Shows: P06."""
     SENT.clear()
     async with world.open(calls(("mail", "{}"), text="I send it."), says("Sent."), tools=[mail]) as house:
@@ -163,7 +166,7 @@ async def test_a_ledger_without_room_is_waited_for_and_nothing_is_done_twice(wor
         assert await house.said(run) == ["I send it.", "Sent."]
 
 
-async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: Any):
+async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: RuntimeFixture):
     """Shows: P27."""
     async with world.open(calls(("mail", "{}")), says("Sent."), tools=[mail]) as house:
         disk = Disk(2, Held("ledger.db: another process keeps the ledger locked"))
@@ -174,7 +177,7 @@ async def test_a_ledger_that_another_process_keeps_locked_ends_no_run(world: Any
         assert (await house.ended(run)).status is Status.DONE
 
 
-async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: Any):
+async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: RuntimeFixture):
     """Shows: P06."""
     async with world.open(
         by_agent={"First.": [says("One.")], "Second.": [says("Two.")]}, limits=Limits(max_live=1)
@@ -193,7 +196,7 @@ async def test_whoever_waits_for_room_holds_no_slot_and_takes_one_again(world: A
         assert (await house.ended(first)).text == "One."
 
 
-async def test_the_time_without_room_is_not_the_runs(world: Any):
+async def test_the_time_without_room_is_not_the_runs(world: RuntimeFixture):
     async with world.open(says("Done.")) as house:
         disk = Disk(1)
         session = await house.begin()
@@ -204,10 +207,12 @@ async def test_the_time_without_room_is_not_the_runs(world: Any):
         disk.make_room()
         ended = await house.ended(run)
         assert ended.status is Status.DONE
+        assert ended.deadline_at is not None
+        assert ended.started_at is not None
         assert ended.deadline_at - ended.started_at > timedelta(seconds=2)
 
 
-async def test_a_run_that_waits_for_room_can_be_cancelled(world: Any):
+async def test_a_run_that_waits_for_room_can_be_cancelled(world: RuntimeFixture):
     async with world.open(says("Never kept.")) as house:
         disk = Disk(1)
         session = await house.begin()
@@ -220,7 +225,7 @@ async def test_a_run_that_waits_for_room_can_be_cancelled(world: Any):
         assert (ended.status, ended.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
 
 
-async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_go_on(world: Any):
+async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_go_on(world: RuntimeFixture):
     async with world.open(calls(("mail", "{}")), says("Never."), tools=[mail]) as house:
         SENT.clear()
         disk = Disk(1)
@@ -239,7 +244,9 @@ async def test_a_run_that_was_ended_elsewhere_while_it_waited_for_room_does_not_
         assert SENT == []
 
 
-async def test_a_process_that_dies_while_it_waits_for_room_leaves_a_run_that_can_be_resumed(world: Any):
+async def test_a_process_that_dies_while_it_waits_for_room_leaves_a_run_that_can_be_resumed(
+    world: RuntimeFixture,
+):
     """Shows: P06."""
     async with world.open(says("Lost with the process.")) as house:
         session = await house.begin()
@@ -253,7 +260,7 @@ async def test_a_process_that_dies_while_it_waits_for_room_leaves_a_run_that_can
         assert (ended.status, ended.text) == (Status.DONE, "Here.")
 
 
-async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_conversation(world: Any):
+async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_conversation(world: RuntimeFixture):
     async with world.open(says("x")) as house:
         session = await house.begin()
         on(house, store=Files(house.store, Disk(1)))
@@ -270,7 +277,7 @@ async def test_a_dead_process_that_waited_for_room_keeps_nobody_from_its_convers
         assert (await house.now(first)).status is Status.QUEUED
 
 
-async def test_a_child_is_made_once_there_is_room_for_it(world: Any):
+async def test_a_child_is_made_once_there_is_room_for_it(world: RuntimeFixture):
     """Shows: P06."""
     world.agent("helper")
     asks = ("PersistentAgent", json.dumps({"preset": "helper", "description": "look", "prompt": "Look."}))
@@ -290,7 +297,7 @@ async def test_a_child_is_made_once_there_is_room_for_it(world: Any):
         assert len(house.driver.asked) == 3
 
 
-async def test_a_broken_disk_is_not_waited_for(world: Any):
+async def test_a_broken_disk_is_not_waited_for(world: RuntimeFixture):
     """Shows: P08."""
     async with world.open(says("Never kept.")) as house:
         session = await house.begin()
@@ -301,7 +308,7 @@ async def test_a_broken_disk_is_not_waited_for(world: Any):
         assert await house.said(run) == []
 
 
-async def test_a_process_that_ends_waits_for_no_room_and_the_next_one_goes_on(world: Any):
+async def test_a_process_that_ends_waits_for_no_room_and_the_next_one_goes_on(world: RuntimeFixture):
     """What was said stands in the file: the next process only has to write down that it is over.
 
     Shows: P06.

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess, entry_texts
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.deed import Deed, Progress
@@ -29,20 +30,20 @@ async def strict() -> Level:
     return Level.STRICT
 
 
-async def rows(house: Any, step: Callable[[Tx], Any]) -> Any:
+async def rows(house: RuntimeProcess, step: Callable[[Tx], Any]) -> Any:
     return await house.ports.ledger.look(step)
 
 
-async def asked(house: Any) -> list[Approval]:
+async def asked(house: RuntimeProcess) -> list[Approval]:
     return await rows(house, lambda tx: tx.approvals(state=[State.PENDING]))
 
 
-async def deeds(house: Any, run: Run) -> list[Deed]:
+async def deeds(house: RuntimeProcess, run: Run) -> list[Deed]:
     return await rows(house, lambda tx: tx.deeds(run.id))
 
 
 async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_and_never_made_again(
-    world: Any,
+    world: RuntimeFixture,
 ):
     world.agent("coder", PROGRAM)
     async with world.open(WORKED, level=strict) as house:
@@ -50,9 +51,12 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
         assert (run.status, run.text, run.tool_calls, run.made) == (Status.DONE, "It is done.", 2, 1)
         assert run.usage == Usage(input=9, output=2)
         task, said, one, two, first, second, last = await house.entries(run)
-        assert [each.text for each in (task, said, last)] == ["Do it.", "I look.", "It is done."]
+        assert entry_texts((task, said, last)) == ["Do it.", "I look.", "It is done."]
+        assert isinstance(said, Said)
+        assert isinstance(last, Said)
         assert (said.calls, last.calls) == (2, 0)
         assert isinstance(one, Called)
+        assert isinstance(two, Called)
         assert (one.tool, one.args, two.tool) == ("Bash", '{"command":"ls"}', "Edit")
         assert (first, second) == (
             Returned(of=one.id, text="a file", ms=3, at=first.at, run=run.id),
@@ -88,7 +92,7 @@ class Onlooker:
         return sum(each.progress is Progress.ENDED for each in deeds)
 
 
-async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(world: Any):
+async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(world: RuntimeFixture):
     """Whoever is killed in between leaves a turn that was begun, and no reply: it is not asked again blindly."""
     world.agent("coder", PROGRAM)
 
@@ -111,22 +115,24 @@ async def test_a_turn_of_a_program_has_ended_only_when_its_reply_is_in_the_file(
     ],
 )
 async def test_in_a_strict_cell_a_program_may_do_what_no_person_would_be_asked_for(
-    world: Any, front: str, policy: Policy, writes: list[str]
+    world: RuntimeFixture, front: str, policy: Policy, writes: list[str]
 ):
     """Nobody is asked, and it can write only where a call of ours could without a yes."""
     world.agent("coder", PROGRAM + front)
     async with world.open(says("Done."), level=strict, policy=policy) as house:
         assert (await house.run("Do it.", agent="coder")).status is Status.DONE
         request = house.driver.asked[0].request
+        scope = request.scope
+        assert scope is not None
         wanted = [f"{house.root}/{each}" for each in writes]
-        assert [each for each in request.scope.write if request.scope.path(each, "write").ok] == wanted
-        assert request.scope.path(f"{house.root}/a", "read").ok
+        assert [each for each in scope.write if scope.path(each, "write").ok] == wanted
+        assert scope.path(f"{house.root}/a", "read").ok
         assert request.tools == ()
         assert ("change nothing" in request.system) == (not writes)
         assert await asked(house) == []
 
 
-async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(world: Any):
+async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(world: RuntimeFixture):
     """Also where the policy is auto: that speaks for strict cells."""
     world.agent("coder", PROGRAM)
     async with world.open(says("Done."), says("Again.")) as house:
@@ -162,7 +168,7 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
         ),
     ],
 )
-async def test_what_a_program_cannot_be_held_to_is_refused(world: Any, front: str, why: str):
+async def test_what_a_program_cannot_be_held_to_is_refused(world: RuntimeFixture, front: str, why: str):
     world.agent("coder", PROGRAM + front)
     async with world.open(says("Done."), level=strict) as house:
         run = await house.run("Do it.", agent="coder")
@@ -189,7 +195,7 @@ class Hanging:
         return
 
 
-async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(world: Any):
+async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept(world: RuntimeFixture):
     world.agent("coder", PROGRAM)
     async with world.open(driver=(driver := Hanging()), level=strict) as house:
         run = await house.ask("Do it.", agent="coder")
@@ -202,12 +208,16 @@ async def test_what_a_cancelled_program_had_done_is_told_as_it_happened_and_kept
         _, said, one, two, first, second, last = await house.entries(run)
         started = [each.data["call"] for each in house.events if each.kind == "tool.started"]
         assert [one.id, two.id] == started
+        assert isinstance(said, Said)
+        assert isinstance(first, Returned)
+        assert isinstance(second, Returned)
+        assert isinstance(last, Said)
         assert (said.calls, first.text, first.ok) == (2, "a file", True)
         assert (second.ok, "may have happened" in second.text) == (False, True)
         assert (last.text, last.stop) == ("I look.", "cancelled")
 
 
-async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(world: Any):
+async def test_a_program_that_a_kill_cut_off_is_told_so_before_it_goes_on(world: RuntimeFixture):
     """What it had done by then is done, and nobody knows how much that is: it looks before it does anything twice."""
     world.agent("coder", PROGRAM)
     async with world.open(driver=(driver := Hanging()), level=strict) as house:

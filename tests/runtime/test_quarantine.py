@@ -1,7 +1,8 @@
 """Suspects are tried one by one, and whoever ended the last round comes first in the next."""
 
 import asyncio
-from typing import Any
+
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.deed import Deed
 from retinue.domain.limits import Limits
@@ -35,7 +36,7 @@ def test_whoever_was_counted_most_is_never_tried_beside_the_others():
     assert names(in_turn(tried(a=3, b=4, c=3)))[0] == "b"
 
 
-async def left(house: Any, *, acting: str) -> dict[str, tuple[Status, int]]:
+async def left(house: RuntimeProcess, *, acting: str) -> dict[str, tuple[Status, int]]:
     """What becomes of three runs of a dead process, in one of which a deed was under way."""
 
     def died(tx: Tx) -> None:
@@ -55,7 +56,9 @@ async def left(house: Any, *, acting: str) -> dict[str, tuple[Status, int]]:
     return {run.id: (run.status, run.attempts) for run in found}
 
 
-async def test_who_only_talked_is_not_counted_when_the_process_died_while_another_acted(world: Any):
+async def test_who_only_talked_is_not_counted_when_the_process_died_while_another_acted(
+    world: RuntimeFixture,
+):
     """Shows: P22."""
     async with world.open() as house:
         now = await left(house, acting="bomb")
@@ -63,13 +66,13 @@ async def test_who_only_talked_is_not_counted_when_the_process_died_while_anothe
     assert now == {"bomb": (queued, 2), "talker": (queued, 1), "thinker": (queued, 1)}
 
 
-async def test_where_nobody_acted_all_are_counted(world: Any):
+async def test_where_nobody_acted_all_are_counted(world: RuntimeFixture):
     async with world.open() as house:
         now = await left(house, acting="")
     assert {attempts for _, attempts in now.values()} == {2}
 
 
-async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from(world: Any):
+async def test_a_run_that_is_given_up_leaves_a_file_that_a_person_can_go_on_from(world: RuntimeFixture):
     @tool(effect="read")
     async def ponder() -> str:
         """Takes its time."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.level import Level
 from retinue.domain.run import Run, Status
@@ -33,7 +34,7 @@ def git(folder: Path, *words: str) -> None:
 
 
 @pytest.fixture
-def repository(world: Any) -> Path:
+def repository(world: RuntimeFixture) -> Path:
     """A workspace with one commit, and a change in it since."""
     folder: Path = world.workspace
     (folder / "secret").mkdir()
@@ -47,7 +48,7 @@ def repository(world: Any) -> Path:
     return folder
 
 
-async def quiet(house: Any) -> list[Run]:
+async def quiet(house: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
 
     def step(tx: Tx) -> list[Run]:
@@ -61,7 +62,12 @@ async def quiet(house: Any) -> list[Run]:
 
 
 async def reviewed(
-    world: Any, wish: tuple[str, str], reviewer: Sequence[Step] = (), *, front: str = "", **ports: Any
+    world: RuntimeFixture,
+    wish: tuple[str, str],
+    reviewer: Sequence[Step] = (),
+    *,
+    front: str = "",
+    **ports: Any,
 ) -> tuple[list[Run], Returned, list[str]]:
     """All runs, what the call was answered with, and what was announced."""
     world.agent("main", front)
@@ -84,7 +90,7 @@ async def reviewed(
 
 
 async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announced(
-    world: Any, repository: Path
+    world: RuntimeFixture, repository: Path
 ):
     """Shows: D028, D037, D038."""
     found = [calls(("write", json.dumps({"path": "a.py", "content": "x"}))), says("Blocking: a.py:1.")]
@@ -110,7 +116,7 @@ async def test_the_reviewer_gets_the_change_as_data_and_its_findings_are_announc
     assert f"transcript={child.path}" in notice
 
 
-async def test_a_review_that_is_waited_for_is_the_answer(world: Any, repository: Path):
+async def test_a_review_that_is_waited_for_is_the_answer(world: RuntimeFixture, repository: Path):
     """Shows: D028."""
     git(repository, "commit", "--quiet", "--all", "--message", "More")
     wish = review(base="HEAD~1", returnMode="blocking", agentId="oracle")
@@ -121,7 +127,7 @@ async def test_a_review_that_is_waited_for_is_the_answer(world: Any, repository:
 
 
 @pytest.mark.parametrize("there", [True, False], ids=["nothing changed", "no repository"])
-async def test_where_nothing_is_to_be_reviewed_nobody_is_started(world: Any, there: bool):
+async def test_where_nothing_is_to_be_reviewed_nobody_is_started(world: RuntimeFixture, there: bool):
     if there:
         (world.workspace / "a.py").write_text("x = 1\n")
         git(world.workspace, "init", "--quiet")
@@ -135,7 +141,7 @@ async def test_where_nothing_is_to_be_reviewed_nobody_is_started(world: Any, the
     assert why in result.text
 
 
-async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(world: Any):
+async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(world: RuntimeFixture):
     (world.workspace / "a.py").write_text("x = 1\n")
     git(world.workspace, "init", "--quiet")
     git(world.workspace, "add", "--all")
@@ -143,7 +149,7 @@ async def test_a_repository_without_a_commit_is_reviewed_as_a_whole(world: Any):
     assert "+x = 1" in (runs[1].ask.task or "")
 
 
-async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: Any, repository: Path):
+async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: RuntimeFixture, repository: Path):
     """Shows: L024."""
     (repository / "secret" / "key.txt").write_text("hush-the-new-key\n")
     (repository / "secret" / "other.txt").write_text("hush\n")
@@ -155,7 +161,9 @@ async def test_what_the_caller_may_not_read_no_reviewer_is_shown(world: Any, rep
     assert "Left out, because the one who asks may not read them: 1 changed files." in task
 
 
-async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(world: Any, repository: Path):
+async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(
+    world: RuntimeFixture, repository: Path
+):
     touch = f"touch {repository}/ran; cat"
     git(repository, "config", "core.fsmonitor", touch)
     git(repository, "config", "diff.external", touch)
@@ -179,7 +187,7 @@ async def test_the_repositorys_own_programs_are_not_run_and_nothing_is_written(w
     ],
 )
 async def test_a_wish_that_cannot_be_is_answered_with_a_sentence(
-    world: Any, repository: Path, wish: dict[str, str], said: str
+    world: RuntimeFixture, repository: Path, wish: dict[str, str], said: str
 ):
     runs, result, _ = await reviewed(world, review(**wish))
     assert (len(runs), result.ok) == (1, False)
@@ -187,7 +195,7 @@ async def test_a_wish_that_cannot_be_is_answered_with_a_sentence(
     assert sorted(each.name for each in repository.iterdir()) == [".git", "a.py", "new.py", "secret"]
 
 
-async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: Any, repository: Path):
+async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: RuntimeFixture, repository: Path):
     (repository / "a.py").write_text("".join(f"line {number:06}\n" for number in range(30_000)))
     runs, _, _ = await reviewed(world, review(), [says("Ready.")])
     task = runs[1].ask.task or ""
@@ -197,7 +205,9 @@ async def test_a_long_change_is_shown_by_its_head_and_its_tail(world: Any, repos
     assert 190_000 < len(task) < 210_000
 
 
-async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(world: Any, repository: Path):
+async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
+    world: RuntimeFixture, repository: Path
+):
     async def loose() -> Level:
         return Level.LANDLOCK
 
@@ -213,7 +223,7 @@ async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(world:
     assert repository.exists()
 
 
-async def test_an_agent_that_is_denied_git_gets_no_review(world: Any, repository: Path):
+async def test_an_agent_that_is_denied_git_gets_no_review(world: RuntimeFixture, repository: Path):
     runs, result, _ = await reviewed(world, review(), front="shell_commands: {deny: ['git diff']}\n")
     assert (len(runs), result.ok) == (1, False)
     assert "git is denied" in result.text

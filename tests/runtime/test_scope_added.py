@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.agent import Agent
 from retinue.domain.approval import Answer, Approval, Policy, State
@@ -26,7 +26,7 @@ def private(_session: Session) -> str:
     return "/private"
 
 
-async def added(house: Any, run: Run) -> tuple[Agent, Session, str]:
+async def added(house: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
     """What the session obeys after the person's yes, the session, and its file."""
 
     def step(tx: Tx) -> list[Approval]:
@@ -41,7 +41,7 @@ async def added(house: Any, run: Run) -> tuple[Agent, Session, str]:
 
 
 @pytest.mark.parametrize("front", ["", "paths:\n  deny:  # never\n    - '**/x'\n"])
-async def test_one_file_more_to_read_is_no_file_less(world: Any, front: str):
+async def test_one_file_more_to_read_is_no_file_less(world: RuntimeFixture, front: str):
     """Shows: A093, L006."""
     other, near = world.folder / "other.txt", world.workspace / "near.txt"
     for path in (other, near):
@@ -57,7 +57,7 @@ async def test_one_file_more_to_read_is_no_file_less(world: Any, front: str):
     assert all(line in preset for line in template.splitlines())
 
 
-async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: Any):
+async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: RuntimeFixture):
     """Shows: A093, L006."""
     other = Path("/srv/of-nobody/other.txt")
     world.agent("writer", FRONT)
@@ -79,7 +79,7 @@ async def test_one_file_more_to_write_leaves_the_workspace_to_a_yes(world: Any):
 
 
 @pytest.mark.parametrize("listed", ["[]", "['/tmp/**']", "[docs/**]"])
-async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(world: Any, listed: str):
+async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(world: RuntimeFixture, listed: str):
     other = world.folder / "other.txt"
     world.agent("writer", f"paths: {{write: {listed}}}  # mine\n")
     async with world.open(calls(wish("write", str(other))), says("Done."), policy=Policy.ASK) as house:
@@ -92,7 +92,7 @@ async def test_a_list_of_writes_stays_the_most_but_for_the_one_file(world: Any, 
 
 
 @pytest.mark.parametrize("command", ["make test", "*", "git *"])
-async def test_a_command_more_is_that_command_and_no_pattern(world: Any, command: str):
+async def test_a_command_more_is_that_command_and_no_pattern(world: RuntimeFixture, command: str):
     """Shows: A093."""
     world.agent("maker", FRONT)
     async with world.open(calls(wish("bash", command)), says("Done.")) as house:

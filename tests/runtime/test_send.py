@@ -1,9 +1,9 @@
 """Birth and queue: one key is one run, one session works one run at a time, and no limit is ever overrun."""
 
 import asyncio
-from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture, entry_texts
 
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Status
@@ -16,7 +16,7 @@ from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
 
-async def test_a_second_birth_with_the_same_key_is_the_first_run(world: Any):
+async def test_a_second_birth_with_the_same_key_is_the_first_run(world: RuntimeFixture):
     async with world.open(says("Once."), says("Twice.")) as house:
         session = await house.begin()
         first, second = await house.together(
@@ -30,7 +30,7 @@ async def test_a_second_birth_with_the_same_key_is_the_first_run(world: Any):
         assert len(house.driver.asked) == 1
 
 
-async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were_asked(world: Any):
+async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were_asked(world: RuntimeFixture):
     """Shows: C044."""
     async with world.open(says("One."), says("Two."), says("Ten."), hold=True) as house:
         session = await house.begin()
@@ -43,14 +43,14 @@ async def test_runs_in_one_session_go_one_after_the_other_in_the_order_they_were
             Status.QUEUED,
             Status.QUEUED,
         ]
-        house.driver.hold.set()
+        house.release_turn()
         done = [await house.ended(run) for run in (first, second, third)]
         assert [run.text for run in done] == ["One.", "Two.", "Ten."]
-        texts = [entry.text for entry in await house.entries(first)]
+        texts = entry_texts(await house.entries(first))
         assert texts == ["First.", "One.", "Second.", "Two.", "Third.", "Ten."]
 
 
-async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_before(world: Any):
+async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_before(world: RuntimeFixture):
     """Queued runs are claimed one by one, and the session may become free between two of them.
 
     Shows: C044.
@@ -60,13 +60,13 @@ async def test_who_is_claimed_out_of_turn_stands_behind_those_who_were_asked_bef
         first, second, third = [await house.ask(each, session=session) for each in ("1", "2", "3")]
         await house.until("text.delta")
         await house.engine.drain(0)
-        house.driver.hold.set()
+        house.release_turn()
         assert (await house.ended(first)).status is Status.DONE
         claims = [await claim(run.id, house.ports) for run in (third, second, third)]
         assert claims == [Claim.BUSY, Claim.TAKEN, Claim.BUSY]
 
 
-async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(world: Any):
+async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(world: RuntimeFixture):
     """Shows: C044."""
 
     def answer(request: Request) -> Reply:
@@ -80,7 +80,7 @@ async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(wo
         await house.ask("2", session=session)
         await house.engine.wait(first.id)
         third = await house.run("3", session=session)
-        assert [entry.text for entry in await house.entries(third)] == [
+        assert entry_texts(await house.entries(third)) == [
             "1",
             "Re: 1",
             "2",
@@ -90,7 +90,7 @@ async def test_whoever_comes_late_does_not_pass_those_who_wait_in_the_session(wo
         ]
 
 
-async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: Any):
+async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: RuntimeFixture):
     now: list[int] = [0]
     most: list[int] = [0]
     all_taken = asyncio.Event()
@@ -118,20 +118,22 @@ async def test_fifty_starts_never_run_more_than_the_limit_at_once(world: Any):
         assert most[0] == 3
 
 
-async def test_a_queued_run_is_cancelled_without_ever_starting(world: Any):
+async def test_a_queued_run_is_cancelled_without_ever_starting(world: RuntimeFixture):
     async with world.open(says("First."), says("never"), hold=True, limits=Limits(max_live=1)) as house:
         first = await house.ask("Hold the slot.")
         second = await house.ask("Wait for it.")
         stopped = await house.cancel(second)
         assert (stopped.status, stopped.started_at) == (Status.CANCELLED, None)
-        house.driver.hold.set()
+        house.release_turn()
         await asyncio.wait_for(house.ended(second), 5)
         assert (await house.ended(first)).status is Status.DONE
         assert len(house.driver.asked) == 1
         assert await house.entries(second) == []
 
 
-async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely_called_over(world: Any):
+async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely_called_over(
+    world: RuntimeFixture,
+):
     """Whoever cancels may have seen it before, when its owner was dead."""
     async with world.open(says("Interrupted."), hold=True) as house:
         run = await house.ask("Begin.")
@@ -142,10 +144,10 @@ async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely
         await control.cancel(run.id, house.ports, alive=world.alive.__contains__)
         stopped = await asyncio.wait_for(other.ended(run), 10)
         assert (stopped.status, stopped.text) == (Status.CANCELLED, "Take")
-        assert [entry.text for entry in await house.entries(run)][-1] == "Take"
+        assert entry_texts(await house.entries(run))[-1] == "Take"
 
 
-async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_it(world: Any):
+async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_it(world: RuntimeFixture):
     async with world.open(says("never"), hold=True, limits=Limits(max_live=1)) as house:
         await house.ask("Hold the slot.")
         await house.ask("Stand before it.")
@@ -154,7 +156,7 @@ async def test_who_waits_for_a_cancelled_run_is_told_though_others_stand_before_
         assert (await asyncio.wait_for(house.ended(third), 5)).status is Status.CANCELLED
 
 
-async def test_a_dead_process_holds_no_slot_and_no_session(world: Any):
+async def test_a_dead_process_holds_no_slot_and_no_session(world: RuntimeFixture):
     """Shows: P19."""
     async with world.open(says("Interrupted."), hold=True, limits=Limits(max_live=1)) as house:
         left = await house.ask("Begin.")
@@ -166,13 +168,13 @@ async def test_a_dead_process_holds_no_slot_and_no_session(world: Any):
         assert (await house.now(left)).status is Status.QUEUED
 
 
-async def test_a_run_that_no_longer_exists_is_simply_over(world: Any):
+async def test_a_run_that_no_longer_exists_is_simply_over(world: RuntimeFixture):
     async with world.open() as house:
         house.engine.submit("01UNKNOWN")
         await asyncio.wait_for(house.engine.wait("01UNKNOWN"), 5)
 
 
-async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(world: Any):
+async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(world: RuntimeFixture):
     async with world.open(*[says("Done.")] * 9, limits=Limits(max_depth=2)) as house:
         top = await house.run("Top.")
         below = await house.run("Below.", parent_run=top.id, wait=True)
@@ -189,7 +191,7 @@ async def test_a_run_asked_for_by_a_run_stands_one_below_it_and_never_too_deep(w
             await house.run("Whose?", parent_run="01NOBODY")
 
 
-async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: Any):
+async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: RuntimeFixture):
     async with world.open(says("Half."), hold=True) as house:
         left = await house.ask("Begin.")
         await house.until("text.delta")
@@ -204,7 +206,7 @@ async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: Any)
             await recover.resume(left.id, house.ports, left_by="")
 
 
-async def test_a_run_of_another_living_process_is_asked_to_stop(world: Any):
+async def test_a_run_of_another_living_process_is_asked_to_stop(world: RuntimeFixture):
     async with world.open(says("Half of it."), hold=True) as worker, world.open() as other:
         run = await worker.ask("Talk.")
         await worker.until("text.delta")

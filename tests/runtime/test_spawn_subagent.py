@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from gates import gated
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
@@ -32,21 +33,21 @@ def words(result: str) -> str:
     return found[2]
 
 
-async def all_runs(house: Any) -> list[Run]:
+async def all_runs(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
     return await house.ports.ledger.look(step)
 
 
-async def outbox(house: Any) -> list[Delivery]:
+async def outbox(house: RuntimeProcess) -> list[Delivery]:
     def step(tx: Tx) -> list[Delivery]:
         return tx.deliveries()
 
     return await house.ports.ledger.look(step)
 
 
-async def quiet(house: Any) -> list[Run]:
+async def quiet(house: RuntimeProcess) -> list[Run]:
     """Until nothing goes on any more."""
     while True:
         runs = await all_runs(house)
@@ -55,7 +56,7 @@ async def quiet(house: Any) -> list[Run]:
         await house.engine.change()
 
 
-async def announced(house: Any, run: Run) -> list[str]:
+async def announced(house: RuntimeProcess, run: Run) -> list[str]:
     found = await house.entries(run)
     return [words(each.text) for each in found if isinstance(each, Notice) and each.kind == "announcement"]
 
@@ -67,7 +68,7 @@ async def soon(true: Any) -> None:
 
 @asynccontextmanager
 async def family(
-    world: Any, main: Sequence[Step], helper: Sequence[Step], **more: Any
+    world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], **more: Any
 ) -> AsyncGenerator[Any]:
     for name in ("main", "helper"):
         if not (world.folder / "agents" / f"{name}.md").exists():
@@ -76,7 +77,7 @@ async def family(
         yield house
 
 
-async def test_a_subtask_is_waited_for_and_its_summary_is_the_answer(world: Any):
+async def test_a_subtask_is_waited_for_and_its_summary_is_the_answer(world: RuntimeFixture):
     """Shows: D001, D003, D018, D025, D027."""
     helper = [calls(("todo", '{"items": ["x"]}'), text="First I note."), says("It is green.")]
     async with family(world, [calls(spawns()), says("Green.")], helper) as house:
@@ -92,7 +93,9 @@ async def test_a_subtask_is_waited_for_and_its_summary_is_the_answer(world: Any)
         assert (delivery.state, delivery.answers) == (Delivered.DELIVERED, True)
 
 
-async def test_a_subtask_in_the_background_is_under_way_at_once_and_announced_at_its_end(world: Any):
+async def test_a_subtask_in_the_background_is_under_way_at_once_and_announced_at_its_end(
+    world: RuntimeFixture,
+):
     """Shows: D020, D023, L021."""
     gate = asyncio.Event()
     main = [calls(spawns(returnMode="background", label="colours")), says("Sent."), says("Green.")]
@@ -123,7 +126,9 @@ async def test_a_subtask_in_the_background_is_under_way_at_once_and_announced_at
 
 
 @pytest.mark.parametrize("mode", ["blocking", "background"])
-async def test_what_a_subtask_said_before_it_failed_is_not_told_as_its_result(world: Any, mode: str):
+async def test_what_a_subtask_said_before_it_failed_is_not_told_as_its_result(
+    world: RuntimeFixture, mode: str
+):
     """Shows: D020, L021."""
     gone = ModelFailed("no connection", reason=Reason.UNREACHABLE)
     main = [calls(spawns(returnMode=mode, label="it")), says("Sent."), says("A pity.")]
@@ -150,7 +155,7 @@ async def test_what_a_subtask_said_before_it_failed_is_not_told_as_its_result(wo
     ],
 )
 async def test_a_wish_that_cannot_be_is_answered_in_the_words_of_the_door(
-    world: Any, wish: tuple[str, str], said: str
+    world: RuntimeFixture, wish: tuple[str, str], said: str
 ):
     """Shows: D008."""
     world.agent("broken").write_text("---\nname: broken\nno_such_key: 1\n---\n")
@@ -163,7 +168,9 @@ async def test_a_wish_that_cannot_be_is_answered_in_the_words_of_the_door(
         assert not (Path(run.path).parent / "agents").exists()
 
 
-async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_folder_is_gone(world: Any):
+async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_folder_is_gone(
+    world: RuntimeFixture,
+):
     """Shows: D025."""
     gate = asyncio.Event()
     (world.workspace / "sub").mkdir()
@@ -188,7 +195,7 @@ async def test_a_call_made_again_after_a_crash_finds_its_subtask_though_the_fold
         assert words(result.text) == "Yes."
 
 
-async def test_a_subtask_that_a_person_detached_answers_at_once_and_is_announced_later(world: Any):
+async def test_a_subtask_that_a_person_detached_answers_at_once_and_is_announced_later(world: RuntimeFixture):
     gate = asyncio.Event()
     helper = [calls(("ponder", "{}")), says("Found.")]
     main = [calls(spawns()), says("Meanwhile."), says("Heard.")]
@@ -231,7 +238,7 @@ async def test_a_subtask_that_a_person_detached_answers_at_once_and_is_announced
     ],
 )
 async def test_where_a_subtask_works_is_its_definition_and_the_call_and_never_more_than_its_parent_may(
-    world: Any, parent: str, own: str, wish: dict[str, Any], recorded: tuple[str, bool]
+    world: RuntimeFixture, parent: str, own: str, wish: dict[str, Any], recorded: tuple[str, bool]
 ):
     """Shows: D003, D012."""
     world.agent("main", parent)
@@ -250,7 +257,7 @@ async def test_where_a_subtask_works_is_its_definition_and_the_call_and_never_mo
         assert (world.workspace / "a.txt").read_text() == ("changed" if recorded[1] else "as it was")
 
 
-async def test_a_folder_of_its_own_choice_is_one_that_the_parent_may_read(world: Any):
+async def test_a_folder_of_its_own_choice_is_one_that_the_parent_may_read(world: RuntimeFixture):
     """Shows: D012."""
     (world.workspace / "sub").mkdir()
     (world.folder / "outside").mkdir()

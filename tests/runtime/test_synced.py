@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from runtime_fixture import RuntimeFixture
 
 from retinue.app.wiring import orders
 from retinue.domain.run import Status
@@ -73,7 +74,7 @@ async def stamp_out(path: str) -> str:
     ],
 )
 async def test_a_task_and_a_reply_that_only_reads_are_synced_with_what_follows(
-    world: Any, wishes: tuple[tuple[str, str], ...], waits: bool
+    world: RuntimeFixture, wishes: tuple[tuple[str, str], ...], waits: bool
 ):
     async with world.open(calls(*wishes, text="Look."), says("Done."), tools=[ponder, stamp_out]) as house:
         store = Noted(house.store)

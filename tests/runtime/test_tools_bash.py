@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from inline_snapshot import snapshot
+from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.level import Level
@@ -67,7 +68,7 @@ def test_a_command_cannot_write_the_line_that_names_its_level(forged: str):
     assert level_in("no such line") is None
 
 
-async def test_a_command_gets_two_minutes_unless_it_asks_for_others(world: Any):
+async def test_a_command_gets_two_minutes_unless_it_asks_for_others(world: RuntimeFixture):
     shell = PlayedShell(text="ok\n")
     wishes = calls(("bash", '{"command": "a"}'), ("bash", '{"command": "b", "timeout": 3600}'))
     async with world.open(wishes, says("Done."), shell=shell, level=shell.at()) as house:
@@ -76,7 +77,7 @@ async def test_a_command_gets_two_minutes_unless_it_asks_for_others(world: Any):
     assert shell.ran == [("a", 120), ("b", 3600)]
 
 
-async def waiting(house: Any, run: Run) -> Approval:
+async def waiting(house: RuntimeProcess, run: Run) -> Approval:
     """The question that a run waits for."""
 
     def step(tx: Tx) -> list[Approval]:
@@ -87,17 +88,19 @@ async def waiting(house: Any, run: Run) -> Approval:
     return found[0]
 
 
-async def allow(house: Any, asked: Approval) -> None:
+async def allow(house: RuntimeProcess, asked: Approval) -> None:
     await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
 
 
-async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_held_loosely(world: Any):
+async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_held_loosely(
+    world: RuntimeFixture,
+):
     """The sandbox is lost between the question and the answer: the question is asked anew.
 
     Shows: S17.
     """
     shell = PlayedShell(text="ok\n")
-    kept = {"shell": shell, "level": shell.at(), "policy": Policy.ASK}
+    kept: dict[str, Any] = {"shell": shell, "level": shell.at(), "policy": Policy.ASK}
     async with world.open(WISH, says("Done."), **kept) as house:
         run = await house.ask("Try")
         first = await waiting(house, run)
@@ -111,7 +114,7 @@ async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_he
     assert [command for command, _ in shell.ran] == ["make test"]
 
 
-async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict(world: Any):
+async def test_a_wish_for_a_command_that_was_granted_does_not_count_below_strict(world: RuntimeFixture):
     """Whoever granted it did not see how loosely it would be held.
 
     Shows: S17.

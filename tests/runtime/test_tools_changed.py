@@ -1,9 +1,10 @@
 """The tools are others after a crash than before: a call of one that is gone is answered honestly, and the run goes on."""
 
 import asyncio
-from typing import Any, Literal
+from typing import Literal
 
 import pytest
+from runtime_fixture import RuntimeFixture
 
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import dangling
@@ -35,7 +36,7 @@ def after(made: list[str]) -> Tool:
     return act
 
 
-async def left(world: Any, effect: Effects) -> Run:
+async def left(world: RuntimeFixture, effect: Effects) -> Run:
     begun = asyncio.Event()
     async with world.open(calls(("act", '{"what": "it"}')), tools=[before(begun, effect)]) as house:
         run = await house.ask("Act.")
@@ -44,7 +45,9 @@ async def left(world: Any, effect: Effects) -> Run:
 
 
 @pytest.mark.parametrize("effect", ["read", "idempotent", "once"])
-async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(world: Any, effect: Effects):
+async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(
+    world: RuntimeFixture, effect: Effects
+):
     """Shows: P24."""
     run = await left(world, effect)
     async with world.open(says("Then without it.")) as house:
@@ -56,7 +59,7 @@ async def test_a_call_of_a_tool_that_is_gone_gets_an_answer_and_the_run_goes_on(
         assert dangling(house.heard(0)) == ()
 
 
-async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(world: Any):
+async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(world: RuntimeFixture):
     """Shows: P24."""
     run = await left(world, "read")
     made: list[str] = []
@@ -68,7 +71,7 @@ async def test_a_call_that_the_tool_does_not_understand_any_more_is_not_made(wor
 
 
 async def test_what_had_begun_and_must_not_happen_twice_is_not_made_by_a_tool_that_says_otherwise_now(
-    world: Any,
+    world: RuntimeFixture,
 ):
     """The deed was written down when the tool said `once`; what it says now changes nothing about that.
 

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime_fixture import RuntimeFixture, RuntimeProcess
+
 from retinue.domain.announcement import harmless
 from retinue.domain.limits import Subagents
 from retinue.domain.run import Reason, Run, Status
@@ -32,7 +34,7 @@ def gated(gate: asyncio.Event, begun: asyncio.Event | None = None) -> Tool:
     return ponder
 
 
-async def all_runs(house: Any) -> list[Run]:
+async def all_runs(house: RuntimeProcess) -> list[Run]:
     def step(tx: Tx) -> list[Run]:
         return sorted(tx.runs(), key=lambda run: run.id)
 
@@ -44,7 +46,9 @@ async def soon(true: Any) -> None:
         await asyncio.sleep(0.005)
 
 
-async def test_whoever_is_waited_for_by_a_run_that_ends_without_it_is_stopped_and_says_so(world: Any):
+async def test_whoever_is_waited_for_by_a_run_that_ends_without_it_is_stopped_and_says_so(
+    world: RuntimeFixture,
+):
     """Shows: L009, L014, L019."""
     world.agent("main")
     world.agent("helper")
@@ -62,7 +66,9 @@ async def test_whoever_is_waited_for_by_a_run_that_ends_without_it_is_stopped_an
         assert "the run that waited for it" in child.error
 
 
-async def test_a_call_that_waited_long_enough_answers_though_its_process_died_meanwhile(world: Any):
+async def test_a_call_that_waited_long_enough_answers_though_its_process_died_meanwhile(
+    world: RuntimeFixture,
+):
     """Shows: C040, C09, L014."""
     world.agent("main")
     world.agent("helper")
@@ -95,7 +101,9 @@ async def test_a_call_that_waited_long_enough_answers_though_its_process_died_me
         gate.set()
 
 
-async def test_every_agent_that_another_starts_has_the_model_for_those_unless_it_names_its_own(world: Any):
+async def test_every_agent_that_another_starts_has_the_model_for_those_unless_it_names_its_own(
+    world: RuntimeFixture,
+):
     """Shows: E019."""
     world.agent("main")
     world.agent("helper")
@@ -114,7 +122,7 @@ async def test_every_agent_that_another_starts_has_the_model_for_those_unless_it
         assert asked == {"main": "scripted:played", "helper": "scripted:small", "own": "scripted:own"}
 
 
-async def test_a_task_with_characters_that_nobody_sees_makes_a_child_that_works(world: Any):
+async def test_a_task_with_characters_that_nobody_sees_makes_a_child_that_works(world: RuntimeFixture):
     """Shows: A012."""
     world.agent("main")
     world.agent("helper")
@@ -143,7 +151,7 @@ def test_a_childs_words_begin_no_line_unseen_and_hide_nothing():
     assert harmless("plain\n\ttext é") == "plain\n\ttext é"
 
 
-async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: Any):
+async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: RuntimeFixture):
     """Shows: L014, L015."""
     world.agent("main")
     world.agent("helper")
@@ -166,7 +174,7 @@ async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: Any):
         assert replace(below[0], children=()).ask.parent_run == run.id
 
 
-async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_time(world: Any):
+async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_time(world: RuntimeFixture):
     """Whoever works for it is heard before the model is asked again.
     Shows: P14.
     """

@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from runtime_fixture import RuntimeFixture, entry_texts
+
 from retinue.app.wiring import orders
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Notice, Returned, Said, dangling
@@ -15,7 +17,7 @@ from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
 
-async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stuck(world: Any):
+async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stuck(world: RuntimeFixture):
     """Shows: M20."""
     async with world.open(says(""), says("  \n"), says("Now I answer.")) as house:
         run = await house.run("Speak.")
@@ -28,7 +30,7 @@ async def test_a_reply_without_words_or_calls_is_asked_for_again_and_then_is_stu
         assert len(house.driver.asked) == 3
 
 
-async def test_a_refusal_ends_the_run_with_its_words_and_is_not_asked_again(world: Any):
+async def test_a_refusal_ends_the_run_with_its_words_and_is_not_asked_again(world: RuntimeFixture):
     """Shows: M19."""
     async with world.open(says("I cannot help with that.", stop=Stop.REFUSED), says("never")) as house:
         run = await house.run("Do harm.")
@@ -40,14 +42,14 @@ async def test_a_refusal_ends_the_run_with_its_words_and_is_not_asked_again(worl
         assert len(house.driver.asked) == 1
 
 
-async def test_a_model_that_fails_ends_the_run_with_its_reason_and_keeps_the_task(world: Any):
+async def test_a_model_that_fails_ends_the_run_with_its_reason_and_keeps_the_task(world: RuntimeFixture):
     async with world.open(ModelFailed("the server said no", reason="auth")) as house:
         run = await house.run("Anything.")
         assert (run.status, run.reason, run.error) == (Status.FAILED, Reason.AUTH, "the server said no")
-        assert [entry.text for entry in await house.entries(run)] == ["Anything."]
+        assert entry_texts(await house.entries(run)) == ["Anything."]
 
 
-async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls(world: Any):
+async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls(world: RuntimeFixture):
     world.agent("brief", front="max_turns: 2\n")
     again = calls(("ls", "{}"))
     async with world.open(again, again, says("never")) as house:
@@ -55,10 +57,10 @@ async def test_the_turn_limit_of_a_definition_ends_the_run_and_settles_its_calls
         assert (run.status, run.reason, run.turns) == (Status.FAILED, Reason.TURN_LIMIT, 2)
         entries = await house.entries(run)
         assert dangling(entries) == ()
-        assert entries[-1].text == "No result: the agent's turn limit was reached."
+        assert entry_texts(entries[-1:])[0] == "No result: the agent's turn limit was reached."
 
 
-async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world: Any):
+async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world: RuntimeFixture):
     async with world.open(says("Half of this is heard."), hold=True) as house:
         run = await house.run("Hurry.", deadline_seconds=1)
         assert (run.status, run.reason) == (Status.TIMED_OUT, Reason.DEADLINE)
@@ -67,7 +69,7 @@ async def test_the_deadline_ends_the_run_and_keeps_the_words_heard_so_far(world:
         assert (last.text, last.stop, run.text) == ("Half of thi", "cancelled", "Half of thi")
 
 
-async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(world: Any):
+async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_ready(world: RuntimeFixture):
     """Shows: K01."""
     async with world.open(says("Half of this is heard."), says("Fresh."), hold=True) as house:
         run = await house.ask("Talk.")
@@ -80,7 +82,7 @@ async def test_a_cancelled_run_keeps_the_words_heard_so_far_and_leaves_its_file_
         assert (await house.run("Again.", session=session)).text == "Fresh."
 
 
-async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(world: Any):
+async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(world: RuntimeFixture):
     """Shows: K01."""
     begun = asyncio.Event()
 
@@ -101,7 +103,7 @@ async def test_a_run_cancelled_during_a_call_leaves_no_call_without_a_result(wor
         assert any(isinstance(entry, Returned) and "stopped before" in entry.text for entry in entries)
 
 
-async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: Any):
+async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: RuntimeFixture):
     """A person saves the file at that moment, so the writing takes a while; another conversation is open, so it
     is done in a thread."""
     acting = calls(("ls", "{}"), text="I look around.")
@@ -126,7 +128,7 @@ async def test_a_run_cancelled_while_its_reply_is_written_says_it_once(world: An
         assert dangling(entries) == ()
 
 
-async def test_a_run_whose_file_a_person_broke_ends_as_it_would_have(world: Any):
+async def test_a_run_whose_file_a_person_broke_ends_as_it_would_have(world: RuntimeFixture):
     broken = "\n<!-- user what is this -->\n"
     async with world.open(says("Half of this."), hold=True) as house:
         run = await house.ask("Speak.")
@@ -138,7 +140,7 @@ async def test_a_run_whose_file_a_person_broke_ends_as_it_would_have(world: Any)
         assert path.read_text().endswith(broken)
 
 
-async def test_cancelling_twice_is_cancelling_once(world: Any):
+async def test_cancelling_twice_is_cancelling_once(world: RuntimeFixture):
     async with world.open(says("Half of this is heard."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
@@ -148,7 +150,7 @@ async def test_cancelling_twice_is_cancelling_once(world: Any):
         assert (await house.cancel(run)).status is Status.CANCELLED
 
 
-async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: Any):
+async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: RuntimeFixture):
     def defect(_: Request) -> Reply:
         raise ZeroDivisionError("a defect")
 
@@ -164,7 +166,7 @@ async def test_a_defect_in_one_run_is_that_runs_end_and_no_others(world: Any):
         assert [type(crash) for crash in house.crashes] == [ZeroDivisionError]
 
 
-async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: Any):
+async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: RuntimeFixture):
     async with world.open(says("Here."), says("never")) as house:
         first = await house.run("Where?")
         session = await house.store.find(first.session_id)
@@ -199,7 +201,7 @@ class Full:
             yield talk
 
 
-async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: Any):
+async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: RuntimeFixture):
     async with world.open(calls(("ls", "{}"), text="Look."), says("never")) as house:
         store = Full(house.store, room=2)
         full = replace(house.ports, store=store)
@@ -213,7 +215,7 @@ async def test_a_full_disk_ends_the_run_and_keeps_what_was_written(world: Any):
         assert (again.text, house.crashes) == ("Room again.", [])
 
 
-async def test_a_driver_that_times_out_by_itself_is_not_the_deadline(world: Any):
+async def test_a_driver_that_times_out_by_itself_is_not_the_deadline(world: RuntimeFixture):
     async with world.open(TimeoutError("the driver's own")) as house:
         run = await house.run("Go.")
         assert (run.status, run.reason) == (Status.FAILED, Reason.CRASHED)

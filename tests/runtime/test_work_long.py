@@ -6,6 +6,8 @@ from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
+from runtime_fixture import RuntimeFixture
+
 from retinue.domain.prompt import LEFT_OUT
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Returned, Said
@@ -19,7 +21,7 @@ WINDOW = 6000
 
 
 @asynccontextmanager
-async def small(world: Any, *steps: Step, tools: tuple[Tool, ...] = ()) -> AsyncGenerator[Any]:
+async def small(world: RuntimeFixture, *steps: Step, tools: tuple[Tool, ...] = ()) -> AsyncGenerator[Any]:
     """A process that holds little of a conversation."""
     store = FileStore(world.folder / "sessions", system_chance(), window=WINDOW)
     async with world.open(*steps, tools=tools, store=store) as house:
@@ -51,7 +53,7 @@ def long_winded(begun: asyncio.Event | None = None, after: int = 0) -> Tool:
     return act
 
 
-async def test_the_model_is_told_that_earlier_entries_are_left_out(world: Any):
+async def test_the_model_is_told_that_earlier_entries_are_left_out(world: RuntimeFixture):
     """Shows: P31."""
     async with small(world, *(says("word " * 60) for _ in range(20))) as house:
         session = await house.begin()
@@ -71,7 +73,7 @@ async def test_the_model_is_told_that_earlier_entries_are_left_out(world: Any):
     assert len(set(firsts)) < len(firsts) // 2
 
 
-async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(world: Any):
+async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(world: RuntimeFixture):
     """Its task is not said twice, and its turns are those of the whole file.
 
     Shows: P31.
@@ -94,7 +96,7 @@ async def test_a_run_taken_up_again_counts_what_stands_before_the_entries_held(w
     assert [entry.id for entry in entries].count(run.id) == 1
 
 
-async def test_a_run_that_had_its_last_word_before_the_entries_held_is_not_asked_again(world: Any):
+async def test_a_run_that_had_its_last_word_before_the_entries_held_is_not_asked_again(world: RuntimeFixture):
     """The process died between the reply and the ledger, and a person pasted much behind it.
 
     Shows: P31.

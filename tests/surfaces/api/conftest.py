@@ -1,194 +1,46 @@
 """A daemon in this very process, on a home of its own, before a scripted model; every answer is held against its type."""
 
-import asyncio
-import json
-import re
-import signal
-from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
 
 import aiohttp
-import msgspec
 import pytest
+from api_fixture import ApiClient, OpenApi, serve_app, write_definitions
 
 import retinue
 from retinue import remote
-from retinue.app import App
 from retinue.app.wiring import later
-from retinue.surfaces.web.daemon import serve
-from retinue.surfaces.web.route import Route
-from retinue.surfaces.web.shapes import Failed
-from retinue.surfaces.web.table import ROUTES
-from retinue.testing.model_server import ModelServer
+from retinue.ports import Tool
+from retinue.testing.model_server import ModelServer, Script
 from retinue.testing.replies import reply
-
-PATIENCE = 60.0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reply:
-    status: int
-    raw: bytes
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.raw)
-
-    @property
-    def code(self) -> str:
-        return self.json["error"]["code"]
-
-    @property
-    def message(self) -> str:
-        return self.json["error"]["message"]
-
-
-@dataclass(slots=True, kw_only=True)
-class Api:
-    """A program that speaks to the daemon over its socket."""
-
-    app: App
-    home: Path
-    work: Path
-    client: aiohttp.ClientSession
-    server: ModelServer
-    made: list[str] = field(default_factory=list[str])
-
-    async def get(self, path: str, **query: Any) -> Reply:
-        return await self.asks("GET", path, query=query)
-
-    async def post(self, path: str, body: Any = None, *, key: str = "") -> Reply:
-        return await self.asks("POST", path, body=body, key=key)
-
-    async def put(self, path: str, body: Any) -> Reply:
-        return await self.asks("PUT", path, body=body)
-
-    async def patch(self, path: str, body: Any) -> Reply:
-        return await self.asks("PATCH", path, body=body)
-
-    async def delete(self, path: str) -> Reply:
-        return await self.asks("DELETE", path)
-
-    async def asks(
-        self, method: str, path: str, *, body: Any = None, query: dict[str, Any] | None = None, key: str = ""
-    ) -> Reply:
-        said = {
-            name: str(value).lower() if isinstance(value, bool) else str(value)
-            for name, value in (query or {}).items()
-        }
-        headers = {"Idempotency-Key": key} if key else {}
-        plain = ["content-type"] if body is None else []
-        async with self.client.request(
-            method, path, params=said, json=body, headers=headers, skip_auto_headers=plain
-        ) as response:
-            found = Reply(status=response.status, raw=await response.read())
-        held_to_its_type(method, path, found)
-        return found
-
-    # what most tests begin with
-
-    async def session(self, agent: str = "general", **facts: Any) -> dict[str, Any]:
-        made = await self.post("/api/sessions", {"agent": agent, "workspace": str(self.work), **facts})
-        assert made.status == 201, made.raw
-        return made.json
-
-    async def say(self, session: str, content: str, *, key: str = "", **how: Any) -> Reply:
-        return await self.post(f"/api/sessions/{session}/messages", {"content": content, **how}, key=key)
-
-    async def texts(self, session: str) -> list[str]:
-        found = (await self.get(f"/api/sessions/{session}/entries")).json
-        return [each["text"] for each in found if each["kind"] == "said"]
-
-    async def until(self, path: str, true: Callable[[Any], Any]) -> Any:
-        """What is answered as soon as it is as it should be."""
-        loop = asyncio.get_running_loop()
-        until = loop.time() + PATIENCE
-        while not true(now := (await self.get(path)).json):
-            assert loop.time() < until, f"{path} stays {now}"
-            await asyncio.sleep(0.02)
-        return now
-
-    async def ended(self, run: str) -> Any:
-        return await self.until(
-            f"/api/runs/{run}", lambda now: now["status"] not in ("queued", "running", "waiting")
-        )
-
-
-def route_of(method: str, path: str) -> Route | None:
-    for each in ROUTES:
-        if each.method == method and re.fullmatch(
-            each.path.replace("{ref}", "[^/]+").replace(".", r"\."), path
-        ):
-            return each
-    return None
-
-
-def held_to_its_type(method: str, path: str, found: Reply) -> None:
-    """The types in the document are true: an answer is what they say, to the letter."""
-    route = route_of(method, path)
-    if route is None or route.streams:
-        return
-    if found.status == route.status:
-        msgspec.json.decode(found.raw, type=route.gives)
-    else:
-        msgspec.json.decode(found.raw, type=Failed)
-
-
-def definitions(folder: Path, agents: dict[str, str]) -> None:
-    (folder / "agents").mkdir(parents=True, exist_ok=True)
-    for name, text in agents.items():
-        (folder / "agents" / f"{name}.md").write_text(text)
-
-
-@asynccontextmanager
-async def serving(app: App) -> AsyncGenerator[None]:
-    """`retinue serve` around a test; its signals are the test's again afterwards."""
-    loop = asyncio.get_running_loop()
-    work = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
-    try:
-        async with asyncio.timeout(PATIENCE):
-            while await remote.hello(app.config.home) is None:
-                assert not work.done(), work.exception()
-                await asyncio.sleep(0.01)
-        yield
-    finally:
-        if not work.done():
-            await remote.stop(app.config.home)
-        with suppress(asyncio.CancelledError):
-            await work
-        for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-            loop.remove_signal_handler(each)
-
-
-Opening = Callable[..., AbstractAsyncContextManager[Api]]
 
 
 @pytest.fixture
-def api(tmp_path: Path, isolated_env: dict[str, str]) -> Opening:
+def api(tmp_path: Path, isolated_env: dict[str, str]) -> OpenApi:
     """`async with api(script) as it:` a script is what a ModelServer takes; nothing said is a model that says ok."""
 
     @asynccontextmanager
     async def opened(
-        script: Any = None,
+        script: Script | None = None,
         *,
-        tools: Sequence[Any] = (),
+        tools: Sequence[Tool] = (),
         agents: dict[str, str] | None = None,
         settings: str = "",
-    ) -> AsyncGenerator[Api]:
+    ) -> AsyncGenerator[ApiClient]:
         config = Path(isolated_env["RETINUE_CONFIG"])
-        definitions(config, agents or {})
+        write_definitions(config, agents or {})
         (config / "config.toml").write_text(settings)
         work = tmp_path / "work"
         work.mkdir(exist_ok=True)
         async with ModelServer(script or (lambda _asked: reply("ok"))) as server:
             env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
-            async with retinue.open(env=env, tools=tools, ask=later) as app, serving(app):
+            async with retinue.open(env=env, tools=tools, ask=later) as app, serve_app(app):
                 with remote.address(app.config.home) as place:
                     connector = aiohttp.UnixConnector(place, limit=0)
                     async with aiohttp.ClientSession("http://daemon", connector=connector) as client:
-                        yield Api(app=app, home=app.config.home, work=work, client=client, server=server)
+                        yield ApiClient(
+                            app=app, home=app.config.home, work=work, client=client, server=server
+                        )
 
     return opened

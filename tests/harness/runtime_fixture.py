@@ -1,0 +1,221 @@
+"""The runtime on real folders, with a scripted model and a ledger in memory, worked by the real engine."""
+
+import asyncio
+import os
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from retinue.app.wiring import nobody, orders
+from retinue.domain.approval import Policy
+from retinue.domain.ceiling import Bounds
+from retinue.domain.event import Event
+from retinue.domain.level import Level
+from retinue.domain.limits import Limits, Subagents
+from retinue.domain.model import model_for
+from retinue.domain.redact import Redactor
+from retinue.domain.run import Ask, Run
+from retinue.domain.session import Session
+from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.domain.workspace import Workspace
+from retinue.engine.chance import system_chance
+from retinue.engine.local import LocalEngine
+from retinue.ports import Driver, Ports, Tool
+from retinue.runtime import control, recover
+from retinue.runtime.send import send
+from retinue.runtime.spawn import begin
+from retinue.sandbox.fileguard import GuardedFiles
+from retinue.store.catalogue import DefinitionCatalogue
+from retinue.store.files import FileStore
+from retinue.store.frontmatter import with_paths, with_prompt
+from retinue.testing.memory_ledger import MemoryLedger
+from retinue.testing.played import PlayedDriver, Step
+from retinue.testing.shells import no_level, no_shell
+from retinue.tools.table import built_in
+
+
+@dataclass(slots=True, kw_only=True)
+class RuntimeProcess:
+    """The runtime of one process: its ports, its scripted model, and the events and crashes so far."""
+
+    ports: Ports
+    store: FileStore
+    driver: PlayedDriver
+    engine: LocalEngine
+    root: str
+    events: list[Event]
+    crashes: list[BaseException]
+
+    async def begin(self, agent: str = "general") -> Session:
+        return await begin(agent, self.root, self.ports)
+
+    async def ask(
+        self, task: str | None, *, session: Session | None = None, agent: str = "general", **wishes: Any
+    ) -> Run:
+        """A run that was asked for and may still be going on."""
+        chosen = session or await self.begin(agent)
+        wished: dict[str, Any] = {"key": f"once:{self.ports.chance.uuid()}"} | wishes
+        return await send(Ask(agent=chosen.agent, task=task, session=chosen.id, **wished), chosen, self.ports)
+
+    async def run(self, task: str | None, **wishes: Any) -> Run:
+        """A run to its end."""
+        return await self.ended(await self.ask(task, **wishes))
+
+    async def ended(self, run: Run) -> Run:
+        await self.engine.wait(run.id)
+        return await self.now(run)
+
+    async def together(self, *wishes: Awaitable[Run]) -> list[Run]:
+        return await asyncio.gather(*wishes)
+
+    async def now(self, run: Run) -> Run:
+        found = await self.ports.ledger.look(lambda tx: tx.run(run.id, family=True))
+        assert found is not None
+        return found
+
+    async def cancel(self, run: Run) -> Run:
+        return await control.cancel(run.id, self.ports, alive=lambda _: True)
+
+    async def resume(self, run: Run) -> Run:
+        """Takes up a run that another process left behind."""
+        return await self.ended(await recover.resume(run.id, self.ports, left_by=(await self.now(run)).owner))
+
+    async def entries(self, run: Run) -> list[Entry]:
+        found, problems = await self.store.entries(await self.store.find(run.session_id))
+        assert problems == []
+        return found
+
+    async def results(self, run: Run) -> list[Returned]:
+        """In the order of their calls: in the file they stand as they came."""
+        found = await self.entries(run)
+        called = [entry.id for entry in found if isinstance(entry, Called)]
+        results = [entry for entry in found if isinstance(entry, Returned)]
+        return sorted(results, key=lambda each: called.index(each.of))
+
+    async def said(self, run: Run) -> list[str]:
+        """What the model said, as the file has it."""
+        found = await self.entries(run)
+        return [entry.text for entry in found if isinstance(entry, Said) and entry.by == "agent"]
+
+    def heard(self, request: int) -> list[Entry]:
+        """The entries that a request was built from."""
+        return list(self.driver.asked[request].entries)
+
+    def release_turn(self) -> None:
+        """Let the turn that `hold` keeps in the middle of its reply go on."""
+        assert self.driver.hold is not None
+        self.driver.hold.set()
+
+    async def until(self, kind: str) -> Event:
+        """The first event of a kind, waited for."""
+        while True:
+            if found := next((event for event in self.events if event.kind == kind), None):
+                return found
+            await asyncio.sleep(0.001)
+
+
+@dataclass(slots=True)
+class RuntimeFixture:
+    """The folders and the ledger, which outlive the processes that a test opens on them."""
+
+    folder: Path
+    ledger: MemoryLedger = field(default_factory=MemoryLedger)
+    processes: int = 0
+    alive: set[str] = field(default_factory=set[str])
+
+    @property
+    def workspace(self) -> Path:
+        return self.folder / "work"
+
+    def agent(self, name: str, front: str = "", body: str = "You help.") -> Path:
+        path = self.folder / "agents" / f"{name}.md"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(f"---\nname: {name}\ndescription: Helps.\n{front}---\n{body}\n")
+        return path
+
+    @asynccontextmanager
+    async def open(
+        self,
+        *steps: Step,
+        by_agent: Mapping[str, Sequence[Step]] | None = None,
+        tools: Sequence[Tool] = (),
+        secrets: Sequence[str] = (),
+        driver: Driver | None = None,
+        hold: bool = False,
+        **ports: Any,
+    ) -> AsyncGenerator[RuntimeProcess]:
+        """A process that lives as long as the block; leaving it while a run goes on is that process's death."""
+        self.processes += 1
+        owner = f"process-{self.processes}"
+        self.alive.add(owner)
+        played = PlayedDriver(by_agent or {"*": steps}, hold=asyncio.Event() if hold else None)
+        events: list[Event] = []
+        crashes: list[BaseException] = []
+        chance = system_chance()
+        store = FileStore(self.folder / "sessions", chance)
+        engine = LocalEngine()
+        made = Ports(
+            store=store,
+            agents=DefinitionCatalogue(user_dir=self.folder / "agents"),
+            ledger=self.ledger,
+            engine=engine,
+            driver=driver or played,
+            chance=chance,
+            tools=built_in() | {tool.spec.name: tool for tool in tools},
+            files=GuardedFiles,
+            shell=no_shell,
+            level=no_level,
+            minimum=Level.NONE,
+            policy=Policy.AUTO,
+            worktree=no_worktree,
+            drop_worktree=drop_no_worktree,
+            tmp=lambda _: "",
+            emit=events.append,
+            ask=nobody,
+            model=lambda agent, override: model_for(agent, override, "scripted:played"),
+            limits=Limits(),
+            bounds=Bounds,
+            with_paths=with_paths,
+            with_prompt=with_prompt,
+            subagents=Subagents(),
+            owner=owner,
+            worker=lambda: owner,
+            alive=lambda owner: owner in self.alive,
+            redact=Redactor(secrets),
+        )
+        made = replace(made, **ports)
+        engine.start(orders(made, lambda _, error: crashes.append(error), lambda owner: owner in self.alive))
+        root = os.path.realpath(self.workspace)
+        try:
+            yield RuntimeProcess(
+                ports=made,
+                store=store,
+                driver=played,
+                engine=engine,
+                root=root,
+                events=events,
+                crashes=crashes,
+            )
+        finally:
+            self.alive.discard(owner)
+            await engine.close()
+            store.close()
+
+
+def entry_texts(entries: Iterable[Entry]) -> list[str]:
+    """The texts of entries, none of which is a call."""
+    texts: list[str] = []
+    for entry in entries:
+        assert not isinstance(entry, Called), entry
+        texts.append(entry.text)
+    return texts
+
+
+async def no_worktree(_folder: str, _name: str) -> None:
+    """The workspace is in no repository."""
+
+
+async def drop_no_worktree(_: Workspace) -> bool:
+    return False

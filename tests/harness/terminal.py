@@ -1,0 +1,177 @@
+"""A terminal for tests: a process on a pty, and an emulator that shows what its bytes draw."""
+
+import os
+import re
+import select
+import subprocess
+import time
+import unicodedata
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+PATIENCE = 15.0
+
+
+SETTLED = 0.03
+"""A write of the command is read in pieces, all of them within this time."""
+
+
+@dataclass(slots=True, kw_only=True)
+class TerminalEmulator:
+    """What a terminal shows of the bytes it gets. It knows the sequences that Retinue writes; another one fails."""
+
+    width: int = 80
+    height: int = 24
+    lines: list[list[str]] = field(default_factory=lambda: [[]])
+    """All that was ever shown, what has scrolled out of sight included; a wide character takes two cells."""
+    row: int = 0
+    column: int = 0
+
+    SEQUENCE = re.compile(r"\x1b\[(\??\d*)([AGKJmhl])")
+
+    def takes(self, text: str) -> None:
+        at = 0
+        while at < len(text):
+            char = text[at]
+            if char == "\x1b":
+                found = self.SEQUENCE.match(text, at)
+                assert found, f"the terminal would obey {text[at : at + 12]!r}"
+                if found[2] in "AGKJ":
+                    self._obeys(found[2], int(found[1] or 0))
+                at = found.end()
+                continue
+            self._shows(char)
+            at += 1
+
+    def shown(self) -> list[str]:
+        """The lines on the screen, without blanks at their ends and empty lines below the last."""
+        lines = ["".join(line).rstrip() for line in self.lines[max(0, len(self.lines) - self.height) :]]
+        while lines and not lines[-1]:
+            lines.pop()
+        return lines
+
+    def _obeys(self, what: str, number: int) -> None:
+        if what == "A":
+            self.row = max(len(self.lines) - self.height, 0, self.row - (number or 1))
+            self.column = min(self.column, self.width - 1)
+        elif what == "G":
+            self.column = min(number or 1, self.width) - 1
+        elif what in "KJ":
+            assert number == 0, "only what follows is erased"
+            del self.lines[self.row][self.column :]
+            if what == "J":
+                for line in self.lines[self.row + 1 :]:
+                    line.clear()
+
+    def _shows(self, char: str) -> None:
+        if char == "\n":
+            self._down()
+        elif char == "\r":
+            self.column = 0
+        elif char == "\t":
+            self.column = min(self.width - 1, (self.column // 8 + 1) * 8)
+        else:
+            assert char.isprintable(), f"the terminal would obey {char!r}"
+            self._puts(char)
+
+    def _puts(self, char: str) -> None:
+        wide = 1 + (unicodedata.east_asian_width(char) in "WF")
+        if self.column + wide > self.width:
+            self._down()
+            self.column = 0
+        line = self.lines[self.row]
+        line.extend(" " * (self.column - len(line)))
+        line[self.column : self.column + wide] = [char, *[""] * (wide - 1)]
+        self.column += wide
+
+    def _down(self) -> None:
+        self.row += 1
+        if self.row == len(self.lines):
+            self.lines.append([])
+
+
+@dataclass(slots=True, kw_only=True)
+class TerminalProcess:
+    """A command on a terminal of its own, read and typed into by the test."""
+
+    process: subprocess.Popen[bytes]
+    fd: int
+    seen: bytes = b""
+    glass: TerminalEmulator = field(default_factory=TerminalEmulator)
+    unlooked: bytes = b""
+    """What the glass has not been given yet."""
+
+    def type(self, text: str) -> None:
+        os.write(self.fd, text.encode())
+
+    def press(self, key: str) -> None:
+        """Ctrl and a letter, as the terminal's own keys."""
+        os.write(self.fd, bytes([ord(key.upper()) - 64]))
+
+    def press_until(self, key: str, done: Callable[[], bool]) -> None:
+        """Presses again now and then: the line editor may miss a key that comes while it prepares."""
+        deadline = time.monotonic() + PATIENCE
+        while not done():
+            assert time.monotonic() < deadline, f"Ctrl-{key} did nothing; seen: {self.seen!r}"
+            self.press(key)
+            quiet = time.monotonic() + 1
+            while not done() and time.monotonic() < quiet:
+                self._read(0.05)
+
+    def until(self, text: str) -> str:
+        """Everything seen so far, once it holds the text; what was seen before counts only once."""
+        wanted = text.encode()
+        deadline = time.monotonic() + PATIENCE
+        while wanted not in self.seen:
+            assert time.monotonic() < deadline, f"{text!r} never came; seen: {self.seen!r}"
+            assert self._read(), f"the command left before {text!r}; seen: {self.seen!r}"
+        at = self.seen.index(wanted) + len(wanted)
+        before, self.seen = self.seen[:at], self.seen[at:]
+        return before.decode("utf-8", "replace")
+
+    def shows(self, when: Callable[[list[str]], Any]) -> list[str]:
+        """The lines on the screen, as soon as they are so and no more of them is on the way."""
+        deadline = time.monotonic() + PATIENCE
+        while not when(lines := self.look()) or self._read(SETTLED):
+            assert time.monotonic() < deadline, f"it never showed; on the screen: {lines}"
+            assert when(lines) or self._read(), f"the command left before; on the screen: {lines}"
+        return lines
+
+    def close(self) -> None:
+        """The window is closed: whoever is at its other end hears of it."""
+        os.close(self.fd)
+        self.fd = -1
+
+    def left(self) -> tuple[int, str]:
+        """The exit code and the rest of the screen, once the command has left."""
+        while self._read():
+            pass
+        return self.process.wait(PATIENCE), self.seen.decode("utf-8", "replace")
+
+    def _read(self, patience: float = PATIENCE) -> bool:
+        if not select.select([self.fd], [], [], patience)[0]:
+            return False
+        try:
+            piece = os.read(self.fd, 65536)
+        except OSError:
+            return False
+        self.seen += piece
+        self.unlooked += piece
+        return bool(piece)
+
+    def look(self) -> list[str]:
+        """The lines on the screen now. What came of a character or a sequence that is not whole waits for the rest."""
+        piece, self.unlooked = self.unlooked, b""
+        begun = re.search(rb"\x1b(\[\??[\d;]*)?$|[\xc0-\xff][\x80-\xbf]{0,2}$", piece)
+        if begun and not _whole(begun[0]):
+            piece, self.unlooked = piece[: begun.start()], begun[0]
+        self.glass.takes(piece.decode("utf-8", "replace"))
+        return self.glass.shown()
+
+
+def _whole(piece: bytes) -> bool:
+    try:
+        return not piece.startswith(b"\x1b") and bool(piece.decode())
+    except UnicodeDecodeError:
+        return False
