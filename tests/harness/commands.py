@@ -20,10 +20,11 @@ from asyncio.subprocess import Process, SubprocessStreamProtocol
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from warm import CLONE, SIZE
 
+T = TypeVar("T")
 RETINUE = ("-m", "retinue")
 LOCALE = ("LANG", "LANGUAGE", "LC_ALL", "LC_CTYPE")
 LINE = 2**16
@@ -138,6 +139,12 @@ def ran(
             process.kill()
             raise
     return subprocess.CompletedProcess(process.args, process.returncode, out, err)
+
+
+def require_pipe(stream: T | None) -> T:
+    """Return a standard stream of a process, which the test opened as a pipe."""
+    assert stream is not None
+    return stream
 
 
 async def begun(words: Sequence[str], *, limit: int = LINE, **how: Any) -> Process:

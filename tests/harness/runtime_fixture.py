@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -103,6 +103,10 @@ class RuntimeProcess:
         """The entries that a request was built from."""
         return list(self.driver.asked[request].entries)
 
+    def set_steps(self, agent: str, steps: Sequence[Step]) -> None:
+        """Set what the scripted model says to this agent from now on."""
+        self.driver.steps = {**self.driver.steps, agent: steps}
+
     def release_turn(self) -> None:
         """Let the turn that `hold` keeps in the middle of its reply go on."""
         assert self.driver.hold is not None
@@ -202,15 +206,6 @@ class RuntimeFixture:
             self.alive.discard(owner)
             await engine.close()
             store.close()
-
-
-def entry_texts(entries: Iterable[Entry]) -> list[str]:
-    """The texts of entries, none of which is a call."""
-    texts: list[str] = []
-    for entry in entries:
-        assert not isinstance(entry, Called), entry
-        texts.append(entry.text)
-    return texts
 
 
 async def no_worktree(_folder: str, _name: str) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 import pytest
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
+from transcript_entries import entry_texts
 
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.prompt import PREAMBLE
@@ -56,7 +57,7 @@ async def settled(house: RuntimeProcess, run: Run) -> Run:
     return now
 
 
-async def soon(true: Any) -> None:
+async def soon(true: Callable[[], Awaitable[object]]) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
 
@@ -90,7 +91,7 @@ async def announced(house: RuntimeProcess, run: Run) -> list[str]:
 @asynccontextmanager
 async def pair(
     world: RuntimeFixture, main: Sequence[Step], todo: Sequence[Step], **more: Any
-) -> AsyncGenerator[Any]:
+) -> AsyncGenerator[RuntimeProcess]:
     """Two agents: main asks, todo keeps lists."""
     if not (world.folder / "agents" / "main.md").exists():
         world.agent("main")
@@ -143,11 +144,11 @@ async def test_the_agent_answers_with_its_own_prompt_tools_and_history(world: Ru
     async with pair(world, main, [says("Hello."), says("Added.")]) as house:
         earlier = await house.run("Good morning.", agent="todo")
         await settled(house, await house.ask("Note milk.", agent="main"))
-        (request,) = [each for each in house.driver.asked if each.entries[-1].text == "Add milk."]
+        (request,) = [each for each in house.driver.asked if entry_texts(each.entries[-1:]) == ["Add milk."]]
         assert request.request.system.startswith("You keep lists.")
         assert PREAMBLE not in request.request.system
         assert [each.name for each in request.request.tools] == ["todo"]
-        assert [each.text for each in request.entries] == ["Good morning.", "Hello.", "Add milk."]
+        assert entry_texts(request.entries) == ["Good morning.", "Hello.", "Add milk."]
         assert request.entries[0].id == earlier.id
 
 
@@ -199,7 +200,7 @@ async def test_a_conversation_can_be_named_in_full(world: RuntimeFixture, name: 
     async with pair(world, [], [says("Hello."), says("Newer."), says("Added.")]) as house:
         wanted = await house.store.find((await house.run("a", agent="todo")).session_id)
         await house.run("b", agent="todo")
-        house.driver.steps["main"] = [calls(message(session=getattr(wanted, name))), says("Done.")]
+        house.set_steps("main", [calls(message(session=getattr(wanted, name))), says("Done.")])
         run = await settled(house, await house.ask("Go.", agent="main"))
         (answer,) = await answers(house, run)
         assert (answer["status"], answer["sessionId"], answer["created"]) == ("complete", wanted.id, False)
@@ -220,7 +221,7 @@ async def test_a_conversation_can_be_named_in_full(world: RuntimeFixture, name: 
     ],
 )
 async def test_what_is_wrong_with_a_message_is_said_with_a_code(
-    world: RuntimeFixture, said: Any, code: str, words: str
+    world: RuntimeFixture, said: dict[str, object], code: str, words: str
 ):
     """Shows: C046, C10, C08."""
     world.agent("far", "type: external\nexternal: {inputUrl: 'http://127.0.0.1:1'}\n")
@@ -234,9 +235,11 @@ async def test_what_is_wrong_with_a_message_is_said_with_a_code(
 
 
 @pytest.mark.parametrize(("given", "seconds"), [(0, 86_400), (1e18, 86_400), (7, 7), (None, 300)])
-async def test_no_time_is_longer_than_the_longest_there_is(world: RuntimeFixture, given: Any, seconds: float):
+async def test_no_time_is_longer_than_the_longest_there_is(
+    world: RuntimeFixture, given: float | None, seconds: float
+):
     """Shows: C10, C031."""
-    more = {} if given is None else {"timeout": given}
+    more: dict[str, Any] = {} if given is None else {"timeout": given}
     async with pair(world, [calls(message(**more)), says("Done.")], [says("Yes.")]) as house:
         await settled(house, await house.ask("Go.", agent="main"))
         asked = (await all_runs(house))[1]
@@ -375,7 +378,7 @@ async def test_messages_of_one_reply_to_one_agent_share_its_first_conversation(w
 
     todo = [calls(("tarry", "{}")), *[says("Added.")] * 8]
     async with pair(world, main, todo, tools=[gated(asyncio.Event()), tarry]) as house:
-        house.driver.steps["other"] = [calls(("ponder", "{}"))]
+        house.set_steps("other", [calls(("ponder", "{}"))])
         await house.ask(
             "Think.", agent="other"
         )  # somebody at work, so that the disk is waited for in threads
@@ -409,7 +412,7 @@ async def test_several_agents_are_asked_at_once(world: RuntimeFixture):
 
     main = [calls(message("todo"), message("journal")), says("Both.")]
     async with pair(world, main, meets("todo", "journal"), tools=[meet]) as house:
-        house.driver.steps["journal"] = meets("journal", "todo")
+        house.set_steps("journal", meets("journal", "todo"))
         run = await asyncio.wait_for(settled(house, await house.ask("Go.", agent="main")), 15)
         assert {each["response"] for each in await answers(house, run)} == {
             "todo met journal.",

@@ -3,13 +3,14 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
+from transcript_entries import entry_texts
 
 from retinue.domain.agent import Paths
 from retinue.domain.approval import Answer, Policy
@@ -17,6 +18,7 @@ from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Notice
+from retinue.domain.turn import Reply, Request
 from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.runtime.spawn import begin
@@ -56,7 +58,7 @@ async def settled(house: RuntimeProcess, run: Run) -> Run:
     return now
 
 
-async def soon(true: Any) -> None:
+async def soon(true: Callable[[], Awaitable[object]]) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
 
@@ -90,7 +92,7 @@ async def announced(house: RuntimeProcess, run: Run) -> list[str]:
 @asynccontextmanager
 async def pair(
     world: RuntimeFixture, main: Sequence[Step], todo: Sequence[Step], **more: Any
-) -> AsyncGenerator[Any]:
+) -> AsyncGenerator[RuntimeProcess]:
     """Two agents: main asks, todo keeps lists."""
     if not (world.folder / "agents" / "main.md").exists():
         world.agent("main")
@@ -106,7 +108,7 @@ async def test_a_conversation_that_is_not_there_or_not_the_agents_own_is_refused
         mine = await house.begin("main")
         (await house.run("a", agent="todo"))
         refs = ["nothing", mine.id, mine.slug]
-        house.driver.steps["main"] = [*(calls(message(session=ref)) for ref in refs), says("Done.")]
+        house.set_steps("main", [*(calls(message(session=ref)) for ref in refs), says("Done.")])
         run = await settled(house, await house.ask("Go.", session=mine))
         found = [each["error"] for each in await answers(house, run)]
         assert found == [
@@ -127,7 +129,7 @@ async def test_no_path_leads_to_a_conversation_that_somebody_laid_somewhere(worl
             if each.is_file():
                 (laid / each.name).write_bytes(each.read_bytes())
         refs = [str(laid), f"{laid}/session.md", known.path, known.id[:-4], known.slug[:-2]]
-        house.driver.steps["main"] = [*(calls(message(session=ref)) for ref in refs), says("Done.")]
+        house.set_steps("main", [*(calls(message(session=ref)) for ref in refs), says("Done.")])
         run = await settled(house, await house.ask("Go.", agent="main"))
         found = [each["error"]["message"] for each in await answers(house, run)]
         assert found == ["Session not found"] * len(refs)
@@ -139,7 +141,7 @@ async def test_somebodys_child_takes_no_messages(world: RuntimeFixture):
     async with pair(world, [calls(hand_on), says("Done.")], [says("Hello."), says("never")]) as house:
         await settled(house, await house.ask("Go.", agent="main"))
         child = (await all_runs(house))[1]
-        house.driver.steps["other"] = [calls(message(session=child.session_id)), says("Done.")]
+        house.set_steps("other", [calls(message(session=child.session_id)), says("Done.")])
         world.agent("other")
         run = await settled(house, await house.ask("Go.", agent="other"))
         assert await fault(house, run) == ("agent_session_error", "Session not found")
@@ -156,7 +158,7 @@ async def test_somebodys_child_takes_no_messages(world: RuntimeFixture):
     ],
 )
 async def test_who_is_hidden_denied_or_not_allowed_is_not_reached_and_nothing_is_written(
-    world: RuntimeFixture, main: str, todo: str, ports: Any
+    world: RuntimeFixture, main: str, todo: str, ports: dict[str, Any]
 ):
     """Shows: C036, C046, C064, C096, T13."""
     world.agent("main", main)
@@ -176,7 +178,7 @@ async def test_without_lists_every_agent_is_reached(world: RuntimeFixture):
     world.agent("journal")
     asked = [message("todo"), message("journal")]
     async with pair(world, [calls(*asked), says("Done.")], [says("Yes.")]) as house:
-        house.driver.steps["journal"] = [says("Yes.")]
+        house.set_steps("journal", [says("Yes.")])
         run = await settled(house, await house.ask("Go.", agent="main"))
         assert [each["status"] for each in await answers(house, run)] == ["complete", "complete"]
 
@@ -215,7 +217,9 @@ async def test_one_who_was_asked_asks_nobody_unless_its_definition_says_so(world
         code, words = await fault(house, asked)
         assert code == "agent_not_accessible"
         assert "unless its definition names agents_message" in words
-        (request,) = [each.request for each in house.driver.asked if each.entries[-1].text == "Add milk."]
+        (request,) = [
+            each.request for each in house.driver.asked if entry_texts(each.entries[-1:]) == ["Add milk."]
+        ]
         assert "agents_message" not in [each.name for each in request.tools]
         assert "Available agents" not in request.system
 
@@ -348,7 +352,7 @@ async def test_the_list_obeys_what_the_configuration_denies_now(world: RuntimeFi
     denied: list[str] = []
     main = [calls(("agents_list", "{}")), calls(("agents_list", '{"includeAll": false}')), says("Done.")]
 
-    def now_denied(_: Any) -> Any:
+    def now_denied(_: Request) -> Reply:
         denied.append("todo")
         return main[1]
 

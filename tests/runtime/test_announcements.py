@@ -3,9 +3,10 @@
 import asyncio
 import json
 import re
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
@@ -14,6 +15,7 @@ from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Notice
 from retinue.errors import Failed, ModelFailed
 from retinue.ports import Tx
@@ -21,6 +23,8 @@ from retinue.runtime.announce import end
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
+
+T = TypeVar("T")
 
 
 def spawns(task: str = "Look.", **more: Any) -> tuple[str, str]:
@@ -61,7 +65,7 @@ async def announced(house: RuntimeProcess, run: Run) -> list[str]:
     return [words(each.text) for each in found if isinstance(each, Notice) and each.kind == "announcement"]
 
 
-async def soon(true: Any) -> None:
+async def soon(true: Callable[[], Awaitable[object]]) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
 
@@ -356,7 +360,7 @@ async def test_a_folder_whose_maker_died_before_the_run_was_written_down_is_used
 
         hung = False
 
-        async def do(self, step: Any, then: Any = None) -> Any:
+        async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
             if held.is_set() and self.hung:
                 raise Failed("the process is dead")
             if held.is_set():
@@ -368,7 +372,7 @@ async def test_a_folder_whose_maker_died_before_the_run_was_written_down_is_used
     async with world.open(by_agent={"Go.": main}) as house:
         made = house.ports.store.create
 
-        async def create(new: Any) -> Any:
+        async def create(new: NewSession) -> Session:
             session = await made(new)
             if new.parent is not None:
                 held.set()

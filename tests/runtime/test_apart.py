@@ -5,7 +5,7 @@ import asyncio
 import json
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import TypeVar
 
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
@@ -24,6 +24,8 @@ from retinue.runtime.work import INTERRUPTED_NOTE
 from retinue.testing.memory_ledger import MemoryLedger
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
+
+T = TypeVar("T")
 
 LONG = "It is in the second drawer from above, on the left."
 
@@ -170,7 +172,7 @@ async def test_a_child_that_cannot_be_written_down_is_not_at_work(world: Runtime
     world.agent("helper")
 
     class Broken(MemoryLedger):
-        async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
+        async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
             raise Failed("the ledger is broken")
 
     async with world.open(says("Hi."), says("never")) as house:

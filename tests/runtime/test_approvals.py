@@ -23,7 +23,7 @@ sent: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_sent():
+def nothing_was_sent() -> None:
     sent.clear()
 
 

@@ -2,8 +2,9 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Protocol, TypeVar
 
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
@@ -13,6 +14,12 @@ from retinue.ports import Call, Tool, Tx
 from retinue.runtime.recover import INTERRUPTED
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
+
+T = TypeVar("T")
+
+
+class LedgerDo(Protocol):
+    async def __call__(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T: ...
 
 
 async def deeds_of(house: RuntimeProcess, run: Run) -> list[Deed]:
@@ -93,7 +100,7 @@ async def test_a_deed_that_was_never_begun_is_done_when_the_run_goes_on(world: R
     async with world.open(calls(MAIL), tools=[mailer(sent)]) as house:
         begin, reached = house.ports.ledger.do, asyncio.Event()
 
-        async def do(step: Any, then: Any = None) -> Any:
+        async def do(step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
             if "begun" in getattr(step, "__qualname__", ""):
                 reached.set()
                 await asyncio.Event().wait()
@@ -118,7 +125,7 @@ async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Runtim
         ended = asyncio.Event()
         do = house.ports.ledger.do
 
-        async def then_dies(step: Any, then: Any = None) -> Any:
+        async def then_dies(step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
             found = await do(step, then)
             if "ended" in getattr(step, "__qualname__", "") and "deeds" in step.__module__:
                 ended.set()
@@ -145,7 +152,12 @@ async def test_an_edit_knows_after_a_death_whether_it_has_happened(world: Runtim
             noted = asyncio.Event()
             do = house.ports.ledger.do
 
-            async def then_dies(step: Any, then: Any = None, do: Any = do, noted: Any = noted) -> Any:
+            async def then_dies(
+                step: Callable[[Tx], T],
+                then: Callable[[T], None] | None = None,
+                do: LedgerDo = do,
+                noted: asyncio.Event = noted,
+            ) -> T:
                 found = await do(step, then)
                 if "noted" in getattr(step, "__qualname__", ""):
                     noted.set()

@@ -5,7 +5,7 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
@@ -14,12 +14,15 @@ from retinue.app.wiring import orders
 from retinue.domain.announcement import Delivery
 from retinue.domain.announcement import State as Delivered
 from retinue.domain.run import Run, Status
-from retinue.domain.transcript import Notice, Returned
+from retinue.domain.session import Session
+from retinue.domain.transcript import Entry, Notice, Returned
 from retinue.errors import NoRoom
-from retinue.ports import Tx
+from retinue.ports import Conversation, Ledger, Store, Tx
 from retinue.runtime.recover import UNKNOWN
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
+
+T = TypeVar("T")
 
 BROKEN = NoRoom("Cannot write: Input/output error")
 
@@ -39,22 +42,22 @@ class Disk:
 class Rows:
     """A ledger on that disk."""
 
-    def __init__(self, ledger: Any, disk: Disk) -> None:
+    def __init__(self, ledger: Ledger, disk: Disk) -> None:
         self._ledger = ledger
         self._disk = disk
 
-    async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         self._disk.write()
         return await self._ledger.do(step, then)
 
-    async def look(self, step: Callable[[Tx], Any]) -> Any:
+    async def look(self, step: Callable[[Tx], T]) -> T:
         return await self._ledger.look(step)
 
 
 class Files:
     """Conversations on that disk."""
 
-    def __init__(self, store: Any, disk: Disk) -> None:
+    def __init__(self, store: Store, disk: Disk) -> None:
         self._store = store
         self._disk = disk
 
@@ -62,11 +65,11 @@ class Files:
         return getattr(self._store, name)
 
     @asynccontextmanager
-    async def open(self, session: Any) -> AsyncGenerator[Any]:
+    async def open(self, session: Session) -> AsyncGenerator[Conversation]:
         async with self._store.open(session) as talk:
             add = talk.append
 
-            async def append(*entries: Any, sync: bool = True) -> None:
+            async def append(*entries: Entry, sync: bool = True) -> None:
                 self._disk.write()
                 await add(*entries, sync=sync)
 

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,7 @@ async def over(house: RuntimeProcess, run: Run) -> Run:
         await house.engine.change()
 
 
-async def soon(true: Any) -> None:
+async def soon(true: Callable[[], Awaitable[object]]) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
 
@@ -57,7 +57,7 @@ async def soon(true: Any) -> None:
 @asynccontextmanager
 async def family(
     world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], *, front: str = "", **more: Any
-) -> AsyncGenerator[Any]:
+) -> AsyncGenerator[RuntimeProcess]:
     world.agent("main")
     world.agent("helper", front, body="You look.")
     async with world.open(by_agent={"main": main, "helper": helper}, **more) as house:
@@ -407,7 +407,7 @@ async def test_stopping_the_parent_stops_every_agent_at_work_for_it(world: Runti
     ("text", "work"), [("I think.", "Agent 'helper' work summary:\n\nI think."), ("", None)]
 )
 async def test_an_agent_that_a_person_stops_is_an_error_and_its_work_is_told(
-    world: RuntimeFixture, text: str, work: Any
+    world: RuntimeFixture, text: str, work: str | None
 ):
     """Shows: B023."""
     helper = [calls(("ponder", "{}"), text=text)]

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
+from transcript_entries import entry_texts
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits, Subagents
@@ -84,7 +85,7 @@ async def soon(true: Callable[[], Awaitable[bool]]) -> None:
 @asynccontextmanager
 async def family(
     world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], **more: Any
-) -> AsyncGenerator[Any]:
+) -> AsyncGenerator[RuntimeProcess]:
     world.agent("main")
     world.agent("helper")
     async with world.open(by_agent={"main": main, "helper": helper}, **more) as house:
@@ -208,7 +209,7 @@ async def test_cancelling_a_parent_cancels_what_it_asked_for(world: RuntimeFixtu
         await soon(lambda: waits(house, run))
         await house.cancel(run)
         assert [each.status for each in await tree(house)] == [Status.CANCELLED, Status.CANCELLED]
-        assert (await house.entries(run))[-1].text.startswith("No result")
+        assert entry_texts((await house.entries(run))[-1:])[0].startswith("No result")
 
 
 async def test_an_agent_above_is_not_started_again_below(world: RuntimeFixture):

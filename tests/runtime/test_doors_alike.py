@@ -15,7 +15,8 @@ from retinue.domain.ceiling import Bounds
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status
-from retinue.domain.transcript import Notice
+from retinue.domain.transcript import Notice, Returned
+from retinue.domain.turn import Reply, Request
 from retinue.ports import Tx
 from retinue.store.definitions import parse_preset
 from retinue.testing.played import calls, says
@@ -120,8 +121,8 @@ async def test_a_child_asked_once_more_brings_a_second_report(world: RuntimeFixt
     world.agent("helper")
     first = calls(("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."})))
 
-    def more(request: Any) -> Any:
-        (result,) = [entry for entry in request.entries if getattr(entry, "of", "")]
+    def more(request: Request) -> Reply:
+        (result,) = [entry for entry in request.entries if isinstance(entry, Returned)]
         wish = {"agent_id": json.loads(result.text)["agent_id"], "message": "And then?"}
         return calls(("agent_ask", json.dumps(wish)))
 
@@ -139,7 +140,7 @@ async def test_a_child_reads_neither_its_parents_conversation_nor_its_own_defini
     world.agent("main")
     world.agent("helper")
 
-    def looks(request: Any) -> Any:
+    def looks(request: Request) -> Reply:
         own = Path(next(each for each in world.folder.rglob("agents/*/preset.md")))
         parent = own.parents[2] / "session.md"
         wishes = [("read", json.dumps({"path": str(path)})) for path in (parent, own)]

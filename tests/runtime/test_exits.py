@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 from gates import gated
-from runtime_fixture import RuntimeFixture, RuntimeProcess, entry_texts
+from runtime_fixture import RuntimeFixture, RuntimeProcess
+from transcript_entries import entry_texts
 
 from retinue.domain.ceiling import Bounds
 from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full

@@ -24,7 +24,7 @@ made: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_yet():
+def nothing_yet() -> None:
     seen.clear()
     made.clear()
 

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import sys
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from runtime_fixture import RuntimeFixture
@@ -22,7 +22,7 @@ made: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_made():
+def nothing_was_made() -> None:
     made.clear()
 
 
@@ -307,7 +307,7 @@ async def test_a_question_with_nobody_there_is_an_answer(world: RuntimeFixture):
 
 
 async def test_a_question_is_put_to_the_person_who_is_there(world: RuntimeFixture):
-    async def person(question: str, options: Any) -> str:
+    async def person(question: str, options: Sequence[str]) -> str:
         await asyncio.sleep(0)
         return f"{question} {list(options)[1]}"
 

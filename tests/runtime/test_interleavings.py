@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TypeVar
 
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
@@ -24,6 +24,8 @@ from retinue.errors import ModelFailed
 from retinue.ports import Tx
 from retinue.runtime import control
 from retinue.testing.played import Asked, PlayedDriver, calls, says
+
+T = TypeVar("T")
 
 HELPER = json.dumps({"preset": "main", "description": "look", "prompt": "Look."})
 INTERLEAVE = Path(__file__).resolve().parents[1] / "interleave"
@@ -148,7 +150,7 @@ async def test_a_run_that_another_process_wants_stopped_does_not_wait_instead(wo
 
             look = ledger.look
 
-            async def do(self, step: Any, then: Any = None) -> Any:
+            async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
                 if step.__qualname__.startswith("parked."):
                     await ledger.do(wanted_gone)
                 return await ledger.do(step, then)
@@ -175,7 +177,7 @@ async def test_what_a_call_had_taken_when_its_process_died_is_announced_if_someb
         class Dying:
             look = ledger.look
 
-            async def do(self, step: Any, then: Any = None) -> Any:
+            async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
                 value = await ledger.do(step, then)
                 if step.__qualname__.startswith("outcome."):
                     fell.set()
@@ -213,7 +215,7 @@ async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_proc
         class Dying:
             look = ledger.look
 
-            async def do(self, step: Any, then: Any = None) -> Any:
+            async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
                 if step.__qualname__.startswith("heard."):
                     fell.set()
                     await asyncio.Event().wait()

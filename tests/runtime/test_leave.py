@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, Policy, State, Touch
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits
@@ -24,11 +24,11 @@ done: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_was_done():
+def nothing_was_done() -> None:
     done.clear()
 
 
-def acts(asks: str | None, touches: Any = None, effect: str = "once") -> Tool:
+def acts(asks: str | None, touches: tuple[Touch, str] | None = None, effect: str = "once") -> Tool:
     @tool(name="act", asks=asks, touches=touches, effect=effect)
     async def act(
         call: Call, path: str = "a.txt", command: str = "ls", place: str = ".github/workflows/ci.yml"
@@ -98,7 +98,7 @@ LET: list[tuple[str | None, Any, str, Policy, Level, str]] = [
 async def test_who_is_asked_before_what(  # noqa: PLR0917  (one column each)
     world: RuntimeFixture,
     asks: str | None,
-    touches: Any,
+    touches: tuple[Touch, str] | None,
     front: str,
     policy: Policy,
     level: Level,
@@ -146,7 +146,12 @@ REASONS: list[tuple[Any, str, Level, str, Level | None]] = [
 
 @pytest.mark.parametrize(("touches", "front", "level", "reason", "held"), REASONS)
 async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
-    world: RuntimeFixture, touches: Any, front: str, level: Level, reason: str, held: Level | None
+    world: RuntimeFixture,
+    touches: tuple[Touch, str],
+    front: str,
+    level: Level,
+    reason: str,
+    held: Level | None,
 ):
     """Shows: T10."""
     world.agent("general", front)
@@ -162,7 +167,7 @@ async def test_a_question_says_why_it_is_asked_and_how_tightly_it_is_held(
 
 @pytest.mark.parametrize("touches", [WRITE, RUN])
 async def test_a_tool_that_asks_each_time_does_not_say_that_nothing_grants_it(
-    world: RuntimeFixture, touches: Any
+    world: RuntimeFixture, touches: tuple[Touch, str]
 ):
     world.agent("general", GRANTED)
     shell = PlayedShell(level=STRICT)

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.approval import Answer, Approval, Policy, State, Touch
 from retinue.domain.ceiling import Bounds
 from retinue.domain.chance import Chance
 from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.run import Status
+from retinue.domain.turn import Reply, Request
 from retinue.engine.chance import system_chance
 from retinue.errors import OutOfScope
 from retinue.ports import Call, Tool, Tx
@@ -30,7 +31,7 @@ made: list[str] = []
 
 
 @pytest.fixture(autouse=True)
-def nothing_yet():
+def nothing_yet() -> None:
     made.clear()
 
 
@@ -91,7 +92,7 @@ async def test_what_was_allowed_once_and_is_denied_since_is_neither_opened_nor_u
     """Shows: L024."""
     now = [Bounds()]
 
-    def reads(_: Any) -> Any:
+    def reads(_: Request) -> Reply:
         now.append(Bounds(deny_paths=(FAR,)))
         return calls(("read", json.dumps({"path": FAR})))
 
@@ -276,7 +277,7 @@ async def test_a_call_that_bears_repeating_is_repeated_only_after_another_yes(wo
 
 
 @pytest.mark.parametrize("touch", ["read", "write"])
-async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: RuntimeFixture, touch: Any):
+async def test_a_tool_that_never_asks_is_let_once_where_a_person_said_so(world: RuntimeFixture, touch: Touch):
     world.agent("general", "paths: {read: ['in/**'], write: ['in/**']}\n")
     (world.workspace / "a").write_text("old")
 

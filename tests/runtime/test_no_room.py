@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from datetime import timedelta
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
@@ -14,12 +14,15 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 from retinue.app.wiring import orders
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
-from retinue.domain.transcript import Returned
+from retinue.domain.session import NewSession, Session
+from retinue.domain.transcript import Entry, Returned
 from retinue.errors import Held, NoRoom, RetinueError
-from retinue.ports import Ports, Tx
+from retinue.ports import Conversation, Ledger, Ports, Store, Tx
 from retinue.runtime import room
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
+
+T = TypeVar("T")
 
 FULL = NoRoom("Cannot write /home/x/session.md: No space left on device", full=True)
 BROKEN = NoRoom("Cannot write /home/x/session.md: Input/output error")
@@ -56,23 +59,23 @@ class Disk:
 class Files:
     """Conversations on that disk."""
 
-    def __init__(self, store: Any, disk: Disk) -> None:
+    def __init__(self, store: Store, disk: Disk) -> None:
         self._store = store
         self._disk = disk
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
 
-    async def create(self, new: Any) -> Any:
+    async def create(self, new: NewSession) -> Session:
         self._disk.write()
         return await self._store.create(new)
 
     @asynccontextmanager
-    async def open(self, session: Any) -> AsyncGenerator[Any]:
+    async def open(self, session: Session) -> AsyncGenerator[Conversation]:
         async with self._store.open(session) as talk:
             add = talk.append
 
-            async def append(*entries: Any, sync: bool = True) -> None:
+            async def append(*entries: Entry, sync: bool = True) -> None:
                 self._disk.write()
                 await add(*entries, sync=sync)
 
@@ -83,15 +86,15 @@ class Files:
 class Rows:
     """A ledger on that disk: looking costs no room."""
 
-    def __init__(self, ledger: Any, disk: Disk) -> None:
+    def __init__(self, ledger: Ledger, disk: Disk) -> None:
         self._ledger = ledger
         self._disk = disk
 
-    async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         self._disk.write()
         return await self._ledger.do(step, then)
 
-    async def look(self, step: Callable[[Tx], Any]) -> Any:
+    async def look(self, step: Callable[[Tx], T]) -> T:
         return await self._ledger.look(step)
 
 

@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from runtime_fixture import RuntimeFixture, RuntimeProcess, entry_texts
+from runtime_fixture import RuntimeFixture, RuntimeProcess
+from transcript_entries import entry_texts
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.deed import Deed, Progress
@@ -13,10 +14,12 @@ from retinue.domain.level import Level
 from retinue.domain.run import Reason, Run, Status, Usage, Waiting
 from retinue.domain.transcript import Called, Notice, Returned, Said
 from retinue.domain.turn import Act, Delta, Reply, Request, Step
-from retinue.ports import Tx
+from retinue.ports import Ledger, Tx
 from retinue.runtime import control
 from retinue.runtime.engage import CUT_OFF
 from retinue.testing.played import says
+
+T = TypeVar("T")
 
 PROGRAM = "driver: claude-cli\n"
 LOOKED = Act(id="t1", tool="Bash", args='{"command":"ls"}', text="a file", ok=True, ms=3, over=True)
@@ -69,15 +72,15 @@ async def test_what_a_program_did_by_itself_stands_in_the_file_and_is_counted_an
 class Onlooker:
     """A ledger that notes, whenever a program's turn has just ended in it, whether its reply was in the file by then."""
 
-    def __init__(self, ledger: Any, file: Callable[[], str]) -> None:
+    def __init__(self, ledger: Ledger, file: Callable[[], str]) -> None:
         self._ledger = ledger
         self._file = file
         self.seen: list[bool] = []
 
-    async def look(self, step: Callable[[Tx], Any]) -> Any:
+    async def look(self, step: Callable[[Tx], T]) -> T:
         return await self._ledger.look(step)
 
-    async def do(self, step: Callable[[Tx], Any], then: Any = None) -> Any:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         def watched(tx: Tx) -> Any:
             before = self._over(tx)
             done = step(tx)

@@ -13,6 +13,7 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.level import Level
 from retinue.domain.run import Run, Status
+from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.transcript import Notice, Returned
 from retinue.errors import Failed
@@ -211,7 +212,7 @@ async def test_where_commands_are_not_held_strictly_no_git_is_run_unasked(
     async def loose() -> Level:
         return Level.LANDLOCK
 
-    def never(_scope: Any) -> Any:
+    def never(_scope: Scope) -> Any:
         async def run(_command: str, _seconds: float) -> Any:
             raise Failed("a command was run")
 

@@ -3,7 +3,8 @@
 import asyncio
 
 import pytest
-from runtime_fixture import RuntimeFixture, entry_texts
+from runtime_fixture import RuntimeFixture
+from transcript_entries import entry_texts
 
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Status

@@ -3,7 +3,7 @@
 import asyncio
 import json
 import re
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -61,7 +61,7 @@ async def announced(house: RuntimeProcess, run: Run) -> list[str]:
     return [words(each.text) for each in found if isinstance(each, Notice) and each.kind == "announcement"]
 
 
-async def soon(true: Any) -> None:
+async def soon(true: Callable[[], Awaitable[object]]) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.002)
 
@@ -69,7 +69,7 @@ async def soon(true: Any) -> None:
 @asynccontextmanager
 async def family(
     world: RuntimeFixture, main: Sequence[Step], helper: Sequence[Step], **more: Any
-) -> AsyncGenerator[Any]:
+) -> AsyncGenerator[RuntimeProcess]:
     for name in ("main", "helper"):
         if not (world.folder / "agents" / f"{name}.md").exists():
             world.agent(name)

@@ -10,7 +10,9 @@ from runtime_fixture import RuntimeFixture
 
 from retinue.app.wiring import orders
 from retinue.domain.run import Status
+from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said
+from retinue.ports import Conversation, Store
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -18,7 +20,7 @@ from retinue.tools.define import tool
 class Noted:
     """A store that notes what is added and whether the disk is waited for, and adds it."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
         self.added: list[tuple[str, bool]] = []
 
@@ -26,7 +28,7 @@ class Noted:
         return getattr(self._store, name)
 
     @asynccontextmanager
-    async def open(self, session: Any) -> AsyncGenerator[Any]:
+    async def open(self, session: Session) -> AsyncGenerator[Conversation]:
         async with self._store.open(session) as talk:
             add = talk.append
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -41,7 +42,7 @@ async def all_runs(house: RuntimeProcess) -> list[Run]:
     return await house.ports.ledger.look(step)
 
 
-async def soon(true: Any) -> None:
+async def soon(true: Callable[[], Awaitable[object]]) -> None:
     while not await true():  # noqa: ASYNC110  (what is waited for is a row, and rows do not call)
         await asyncio.sleep(0.005)
 

@@ -1,11 +1,12 @@
 """The loop's rules: a request is built from the file, and nothing is asked before what came before is on disk."""
 
 import asyncio
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
-from runtime_fixture import RuntimeFixture, entry_texts
+from runtime_fixture import RuntimeFixture
+from transcript_entries import entry_texts
 
 from retinue.domain.run import Status
 from retinue.domain.transcript import Called, Returned, Said, dangling
@@ -243,7 +244,7 @@ async def test_what_a_person_typed_is_taken_where_it_stands(world: RuntimeFixtur
 class Halting:
     """A driver that stumbles, waits and thinks aloud before it answers."""
 
-    async def turn(self, request: Request, heard: Any) -> Reply:
+    async def turn(self, request: Request, heard: Callable[[Delta], None]) -> Reply:
         heard(Delta(thinking="Hmm."))
         heard(Delta(text="A false "))
         heard(Delta(discarded=True))

@@ -1,18 +1,22 @@
 """How runs end: by a last word, a limit, a person, a full disk or a defect; and each end leaves a file to go on with."""
 
 import asyncio
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from runtime_fixture import RuntimeFixture, entry_texts
+from runtime_fixture import RuntimeFixture
+from transcript_entries import entry_texts
 
 from retinue.app.wiring import orders
 from retinue.domain.run import Reason, Status
-from retinue.domain.transcript import Notice, Returned, Said, dangling
+from retinue.domain.session import Session
+from retinue.domain.transcript import Entry, Notice, Returned, Said, dangling
 from retinue.domain.turn import Reply, Request, Stop
 from retinue.errors import ModelFailed, NoRoom
+from retinue.ports import Conversation, Store
 from retinue.testing.played import calls, says
 from retinue.tools.define import tool
 
@@ -179,7 +183,7 @@ async def test_a_run_whose_session_is_gone_fails_with_a_sentence(world: RuntimeF
 class Full:
     """A conversation whose disk is full after so many appends."""
 
-    def __init__(self, store: Any, room: int) -> None:
+    def __init__(self, store: Store, room: int) -> None:
         self._store = store
         self.room = room
 
@@ -187,11 +191,11 @@ class Full:
         return getattr(self._store, name)
 
     @asynccontextmanager
-    async def open(self, session: Any):
+    async def open(self, session: Session) -> AsyncGenerator[Conversation]:
         async with self._store.open(session) as talk:
             add = talk.append
 
-            async def append(*entries: Any, sync: bool = True) -> None:
+            async def append(*entries: Entry, sync: bool = True) -> None:
                 self.room -= 1
                 if self.room < 0:
                     raise NoRoom("the disk is full")

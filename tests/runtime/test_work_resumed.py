@@ -7,7 +7,8 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, TypeVar
 
-from runtime_fixture import RuntimeFixture, entry_texts
+from runtime_fixture import RuntimeFixture
+from transcript_entries import entry_texts
 
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
@@ -168,19 +169,19 @@ async def test_a_task_that_others_spoke_after_is_named_again_when_it_is_taken_up
 class Unwilling:
     """A ledger that takes no end of a run: a process that dies between the last word and the end."""
 
-    def __init__(self, ledger: Any, fell: asyncio.Event) -> None:
+    def __init__(self, ledger: Ledger, fell: asyncio.Event) -> None:
         self._ledger = ledger
         self._fell = fell
         self.steps = 0
 
-    async def do(self, step: Any, then: Any = None) -> Any:
+    async def do(self, step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
         self.steps += 1
         if self.steps > 1:
             self._fell.set()
             await asyncio.Event().wait()
         return await self._ledger.do(step, then)
 
-    async def look(self, step: Any) -> Any:
+    async def look(self, step: Callable[[Tx], T]) -> T:
         return await self._ledger.look(step)
 
 
