@@ -4,11 +4,11 @@ import os
 import random
 import string
 import sys
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+from planted_secret import PlantedSecret
 
 FOREIGN = ("RETINUE_", "OPENAI_", "ANTHROPIC_")
 KEPT = ("PATH", "LANG", "LC_ALL", "TMPDIR", "COVERAGE_PROCESS_START")
@@ -21,6 +21,7 @@ pytest.register_assert_rewrite(
     "page_fixture",
     "runtime_fixture",
     "terminal",
+    "transcript_entries",
     "user_machine",
 )
 
@@ -55,21 +56,8 @@ def isolated_env(tmp_path: Path) -> dict[str, str]:
     return kept | {name: str(tmp_path / folder) for name, folder in folders.items()}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Planted:
-    """A text with a secret in it: what stands around it stays, and the secret goes."""
-
-    before: str = ""
-    secret: str
-    after: str = ""
-
-    @property
-    def text(self) -> str:
-        return self.before + self.secret + self.after
-
-
 @pytest.fixture(scope="session")
-def planted() -> dict[str, Planted]:
+def planted() -> dict[str, PlantedSecret]:
     """Keys of every known shape. They are made up here, so that no file of ours looks as if it held one."""
     chance = random.Random(16)
     letters, lower = string.ascii_letters + string.digits, "0123456789abcdef"
@@ -103,17 +91,17 @@ def planted() -> dict[str, Planted]:
     armour = "-----{} RSA PRIVATE KEY-----"
     body = "\n".join(some(64, base64) for _ in range(12))
     key = f"{armour.format('BEGIN')}\n{body}\n{armour.format('END')}"
-    return {name: Planted(secret=token) for name, token in tokens.items()} | {
-        "telegram": Planted(before="bot 123456789:", secret=f"AA{some(33, word)}"),
-        "aws secret": Planted(before="aws_secret_access_key = ", secret=some(40, base64)),
-        "url": Planted(before="https://bob:", secret="c0rrect-horse", after="@example.org/x"),
-        "bearer": Planted(before="Authorization: Bearer ", secret=some(32)),
-        "basic": Planted(before="Authorization: Basic ", secret=some(24)),
-        "azure": Planted(
+    return {name: PlantedSecret(secret=token) for name, token in tokens.items()} | {
+        "telegram": PlantedSecret(before="bot 123456789:", secret=f"AA{some(33, word)}"),
+        "aws secret": PlantedSecret(before="aws_secret_access_key = ", secret=some(40, base64)),
+        "url": PlantedSecret(before="https://bob:", secret="c0rrect-horse", after="@example.org/x"),
+        "bearer": PlantedSecret(before="Authorization: Bearer ", secret=some(32)),
+        "basic": PlantedSecret(before="Authorization: Basic ", secret=some(24)),
+        "azure": PlantedSecret(
             before="AccountName=x;AccountKey=", secret=f"{some(86, base64)}==", after=";Endpoint"
         ),
-        "settings": Planted(before="DB_PASSWORD=", secret="hunter2-hunter2", after="\n"),
-        "quoted": Planted(before='export API_KEY="', secret=some(20), after='"'),
-        "private key": Planted(secret=key),
-        "cut private key": Planted(secret=key[:300]),
+        "settings": PlantedSecret(before="DB_PASSWORD=", secret="hunter2-hunter2", after="\n"),
+        "quoted": PlantedSecret(before='export API_KEY="', secret=some(20), after='"'),
+        "private key": PlantedSecret(secret=key),
+        "cut private key": PlantedSecret(secret=key[:300]),
     }

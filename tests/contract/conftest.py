@@ -3,11 +3,10 @@
 import os
 import subprocess
 import sys
-from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from strict_cell import CellResult, RunInCell
 
 from retinue.domain.rule import below
 from retinue.domain.scope import Scope
@@ -15,16 +14,6 @@ from retinue.sandbox.bubblewrap import found, strict
 
 PYTHON = os.path.realpath(sys.executable)
 """Of the tests; it may stand outside /usr, and is then brought in as a part of the scope."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Came:
-    exit: int
-    text: str
-    notes: tuple[str, ...]
-
-
-InCell = Callable[..., Came]
 
 
 @pytest.fixture
@@ -47,7 +36,7 @@ def scope(here: Path) -> Scope:
 
 
 @pytest.fixture
-def in_cell() -> InCell:
+def in_cell() -> RunInCell:
     return _in_cell
 
 
@@ -58,7 +47,7 @@ def _in_cell(
     python: bool = False,
     stdin: int = subprocess.DEVNULL,
     records: Path | str = "",
-) -> Came:
+) -> CellResult:
     bwrap = found()
     assert bwrap is not None, "install bubblewrap: apt-get install bubblewrap"
     text = f"exec {PYTHON} -I - <<'PYTHON_ENDS'\n{command}\nPYTHON_ENDS\n" if python else command
@@ -75,4 +64,4 @@ def _in_cell(
     for fd in cell.fds:
         os.close(fd)
     text, _ = started.communicate()
-    return Came(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.after())
+    return CellResult(exit=started.returncode, text=text.decode(errors="replace"), notes=cell.after())

@@ -2,19 +2,17 @@
 
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.domain.rule import below
 from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
 from retinue.errors import Failed
 from retinue.sandbox.bubblewrap import strict
-
-InCell = Callable[..., Any]
 
 
 @pytest.fixture
@@ -40,7 +38,7 @@ def child(ws: Path, own: Path) -> Scope:
 
 @pytest.mark.parametrize("deny", [(), DEFAULT_DENY])
 def test_a_child_that_reads_a_repository_below_tmp_runs_commands(
-    child: Scope, ws: Path, own: Path, in_cell: InCell, deny: tuple[str, ...]
+    child: Scope, ws: Path, own: Path, in_cell: RunInCell, deny: tuple[str, ...]
 ):
     subprocess.run(["git", "init", "-q", ws], check=True)
     came = in_cell(
@@ -57,7 +55,7 @@ def test_a_child_that_reads_a_repository_below_tmp_runs_commands(
 @pytest.mark.parametrize("part", ["src/**", "src/in/**", "src/in/*.py"])
 @pytest.mark.parametrize("lasts", [True, False])
 def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
-    child: Scope, ws: Path, own: Path, in_cell: InCell, part: str, lasts: bool
+    child: Scope, ws: Path, own: Path, in_cell: RunInCell, part: str, lasts: bool
 ):
     """It would look like the workspace and be the agent's own /tmp."""
     bound = replace(child, read=(f"{ws}/{part}", *DEFAULT_WRITE), tmp=str(own) if lasts else "")
@@ -71,7 +69,7 @@ def test_beside_the_parts_of_a_workspace_nothing_can_be_written(
     assert not list(own.rglob("kk"))
 
 
-def test_a_part_of_a_workspace_that_may_be_written_is_written(child: Scope, ws: Path, in_cell: InCell):
+def test_a_part_of_a_workspace_that_may_be_written_is_written(child: Scope, ws: Path, in_cell: RunInCell):
     trees = (f"{ws}/src/in/**", *DEFAULT_WRITE)
     came = in_cell(
         replace(child, read=trees, write=trees), "echo x > src/in/new && cat src/in/new; mv src/in s2"
@@ -81,7 +79,7 @@ def test_a_part_of_a_workspace_that_may_be_written_is_written(child: Scope, ws: 
 
 
 def test_what_an_agent_left_under_the_name_of_its_workspace_is_not_in_it(
-    child: Scope, ws: Path, own: Path, in_cell: InCell
+    child: Scope, ws: Path, own: Path, in_cell: RunInCell
 ):
     old = own / ws.relative_to("/tmp")
     old.mkdir(parents=True)

@@ -1,15 +1,15 @@
 """What other programs obey is there to be read, and a command changes none of it."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+
+from strict_cell import RunInCell
 
 from retinue.domain.scope import Scope
 
 
 def test_a_command_reads_what_other_programs_obey_and_changes_none_of_it(
-    scope: Scope, here: Path, in_cell: Callable[..., Any]
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Shows: S11."""
     flow = here / ".github/workflows/ci.yml"
@@ -29,7 +29,7 @@ def test_a_command_reads_what_other_programs_obey_and_changes_none_of_it(
 
 
 def test_what_other_programs_would_obey_is_taken_away_when_a_command_makes_it(
-    scope: Scope, here: Path, in_cell: Callable[..., Any]
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Shows: S12."""
     came = in_cell(
@@ -42,7 +42,7 @@ def test_what_other_programs_would_obey_is_taken_away_when_a_command_makes_it(
     assert any(path.name.startswith("taken-") for path in here.iterdir())
 
 
-def test_a_grant_that_names_the_place_opens_it(scope: Scope, here: Path, in_cell: Callable[..., Any]):
+def test_a_grant_that_names_the_place_opens_it(scope: Scope, here: Path, in_cell: RunInCell):
     (here / ".github/workflows").mkdir(parents=True)
     named = replace(scope, write=(*scope.write, f"{here}/.github/workflows/**"))
     in_cell(named, "echo 'on: push' > .github/workflows/ci.yml")

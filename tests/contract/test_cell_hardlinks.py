@@ -1,24 +1,21 @@
 """The strict cell and files with several names: what one name closes, another does not open."""
 
 import os
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling
 from retinue.domain.rule import literal
 from retinue.domain.scope import Scope
 
-InCell = Callable[..., Any]
-
 
 @pytest.mark.parametrize("writable", [True, False])
 @pytest.mark.parametrize("by", ["deny", "ceiling"])
 def test_a_denied_file_is_not_read_by_its_other_name(
-    scope: Scope, here: Path, in_cell: InCell, writable: bool, by: str
+    scope: Scope, here: Path, in_cell: RunInCell, writable: bool, by: str
 ):
     (here / ".env").write_text("SECRET")
     os.link(here / ".env", here / "src/other")
@@ -38,7 +35,7 @@ def test_a_denied_file_is_not_read_by_its_other_name(
     assert (here / ".env").read_text() == "SECRET"
 
 
-def test_a_file_that_has_a_name_outside_is_read_and_not_changed(scope: Scope, here: Path, in_cell: InCell):
+def test_a_file_that_has_a_name_outside_is_read_and_not_changed(scope: Scope, here: Path, in_cell: RunInCell):
     secret = here.parent / "outside/secret"
     os.link(secret, here / "src/shared")
     came = in_cell(scope, "cat src/shared; echo evil > src/shared; chmod 777 src/shared; rm -f src/shared")
@@ -49,7 +46,7 @@ def test_a_file_that_has_a_name_outside_is_read_and_not_changed(scope: Scope, he
 
 
 def test_a_file_whose_names_are_all_in_the_workspace_is_like_any_other(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """As compilers make them: what one command links, the next one replaces."""
     bound = replace(scope, deny=("**/.env",))
@@ -60,7 +57,7 @@ def test_a_file_whose_names_are_all_in_the_workspace_is_like_any_other(
 
 
 def test_a_file_that_is_named_outright_is_read_whatever_its_other_names(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     os.link(here.parent / "outside/secret", here / "known")
     os.link(here.parent / "outside/secret", here / "unknown")
@@ -72,14 +69,14 @@ def test_a_file_that_is_named_outright_is_read_whatever_its_other_names(
     assert "SECRET" not in in_cell(replace(alone, read=(f"{here}/*n",)), "cat known unknown").text
 
 
-def test_installers_may_give_a_file_many_names(scope: Scope, here: Path, in_cell: InCell):
+def test_installers_may_give_a_file_many_names(scope: Scope, here: Path, in_cell: RunInCell):
     (here / ".venv/lib").mkdir(parents=True)
     os.link(here.parent / "outside/secret", here / ".venv/lib/part.py")
     assert in_cell(replace(scope, deny=("**/.env",)), "cat .venv/lib/part.py").text == "SECRET"
 
 
 def test_a_denied_file_is_not_read_by_a_name_that_other_programs_obey(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Such names are readable, and so would be what else they name."""
     (here / ".env").write_text("SECRET")

@@ -3,16 +3,13 @@
 import os
 import pty
 import socket
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.domain.scope import Scope
 from retinue.sandbox.seccomp import program
-
-InCell = Callable[..., Any]
 
 PREAMBLE = """
 import ctypes, errno, os, platform, socket, sys
@@ -93,7 +90,7 @@ ALLOWED = {
 
 
 def test_every_way_out_through_the_kernel_is_refused_and_ordinary_work_is_not(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Shows: S04, S08, S09."""
     (here / "f").write_text("x")
@@ -108,13 +105,13 @@ def test_every_way_out_through_the_kernel_is_refused_and_ordinary_work_is_not(
     }, came.text
 
 
-def test_calls_by_the_numbers_of_another_abi_are_refused(scope: Scope, in_cell: InCell):
+def test_calls_by_the_numbers_of_another_abi_are_refused(scope: Scope, in_cell: RunInCell):
     """Shows: S09."""
     came = in_cell(scope, f"{PREAMBLE}\nprint(call(0x40000000 + 41, -1, 2, 1, 0))", python=True)
     assert came.text.strip() in ("EPERM", "ENOSYS")
 
 
-def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(scope: Scope, in_cell: InCell):
+def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(scope: Scope, in_cell: RunInCell):
     """Shows: S10."""
     ours, theirs = pty.openpty()
     try:
@@ -134,7 +131,7 @@ def test_nothing_can_be_typed_into_the_terminal_that_a_command_was_given(scope: 
     assert came.text.split() == ["EPERM", "EPERM", "ENXIO"]
 
 
-def test_servers_of_this_machine_are_not_reached(scope: Scope, here: Path, in_cell: InCell):
+def test_servers_of_this_machine_are_not_reached(scope: Scope, here: Path, in_cell: RunInCell):
     """A socket in the workspace, one by an abstract name, and the loopback.
 
     Shows: S03, S04, S05.

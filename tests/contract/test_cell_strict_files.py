@@ -8,13 +8,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling
 from retinue.domain.rule import below
@@ -23,11 +22,9 @@ from retinue.errors import Failed
 from retinue.sandbox.bubblewrap import strict
 from retinue.sandbox.mounts import MAX_FILES
 
-InCell = Callable[..., Any]
-
 
 def test_a_command_works_in_the_workspace_and_what_it_writes_is_there(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     came = in_cell(
         scope, "pwd && cat src/app.py && echo new > src/new.txt && mkdir -p a/b && mv src/new.txt a/b"
@@ -38,7 +35,7 @@ def test_a_command_works_in_the_workspace_and_what_it_writes_is_there(
     assert (here / "a/b/new.txt").read_text() == "new\n"
 
 
-def test_programs_of_the_system_run(scope: Scope, here: Path, in_cell: InCell):
+def test_programs_of_the_system_run(scope: Scope, here: Path, in_cell: RunInCell):
     """Whichever of them this machine has."""
     (here / "a.c").write_text("int main(void) { return 7; }\n")
     wanted = {
@@ -54,7 +51,7 @@ def test_programs_of_the_system_run(scope: Scope, here: Path, in_cell: InCell):
             assert came.exit == 0, (name, came.text)
 
 
-def test_only_the_scope_and_the_system_are_there(scope: Scope, here: Path, in_cell: InCell):
+def test_only_the_scope_and_the_system_are_there(scope: Scope, here: Path, in_cell: RunInCell):
     outside = here.parent / "outside"
     (here / "link").symlink_to(outside / "secret")
     (here / "up").symlink_to("../outside")
@@ -67,7 +64,7 @@ def test_only_the_scope_and_the_system_are_there(scope: Scope, here: Path, in_ce
     assert came.text.count("No such file") == 12
 
 
-def test_nothing_outside_the_workspace_can_be_made_or_changed(scope: Scope, here: Path, in_cell: InCell):
+def test_nothing_outside_the_workspace_can_be_made_or_changed(scope: Scope, here: Path, in_cell: RunInCell):
     """Shows: S18."""
     before = {name: Path(f"/dev/{name}").stat() for name in ("null", "zero", "tty")}
     came = in_cell(
@@ -86,7 +83,7 @@ def test_nothing_outside_the_workspace_can_be_made_or_changed(scope: Scope, here
         assert (now.st_mode, now.st_uid) == (was.st_mode, was.st_uid)
 
 
-def test_closed_and_denied_places_are_hidden(scope: Scope, here: Path, in_cell: InCell):
+def test_closed_and_denied_places_are_hidden(scope: Scope, here: Path, in_cell: RunInCell):
     """Also through links, by other capitals, and those a ceiling denies."""
     for name in (".env", "sub/.ENV", ".npmrc", "secrets/deep/key", "above/x", ".ssh/id"):
         (here / name).parent.mkdir(parents=True, exist_ok=True)
@@ -108,7 +105,7 @@ def test_closed_and_denied_places_are_hidden(scope: Scope, here: Path, in_cell: 
         assert (here / name).read_text() == "SECRET"
 
 
-def test_what_git_and_editors_obey_cannot_be_changed(scope: Scope, here: Path, in_cell: InCell):
+def test_what_git_and_editors_obey_cannot_be_changed(scope: Scope, here: Path, in_cell: RunInCell):
     """Shows: S11, S13."""
     subprocess.run(["git", "init", "-q", here], check=True)
     config = here / ".git/config"
@@ -138,7 +135,7 @@ def test_what_git_and_editors_obey_cannot_be_changed(scope: Scope, here: Path, i
 
 
 def test_closed_names_that_appear_are_taken_away_and_nothing_is_lost(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Also where a folder was moved to make room for another of its name.
 
@@ -174,7 +171,7 @@ def test_closed_names_that_appear_are_taken_away_and_nothing_is_lost(
 
 
 def test_a_link_at_a_closed_name_is_put_back_and_what_it_leads_to_is_not_changed(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     (here / "dotfiles").mkdir()
     (here / "dotfiles/bashrc").write_text("mine\n")
@@ -187,7 +184,9 @@ def test_a_link_at_a_closed_name_is_put_back_and_what_it_leads_to_is_not_changed
     assert any("put back" in note for note in came.notes)
 
 
-def test_where_a_worktree_finds_its_repository_cannot_be_changed(scope: Scope, here: Path, in_cell: InCell):
+def test_where_a_worktree_finds_its_repository_cannot_be_changed(
+    scope: Scope, here: Path, in_cell: RunInCell
+):
     """The repository itself is not there.
 
     Shows: F15.
@@ -201,7 +200,7 @@ def test_where_a_worktree_finds_its_repository_cannot_be_changed(scope: Scope, h
     assert "SECRET" not in came.text
 
 
-def test_a_folder_that_holds_a_closed_place_cannot_be_renamed(scope: Scope, here: Path, in_cell: InCell):
+def test_a_folder_that_holds_a_closed_place_cannot_be_renamed(scope: Scope, here: Path, in_cell: RunInCell):
     """Under another name the next command would find it open.
 
     Shows: S13.
@@ -217,7 +216,7 @@ def test_a_folder_that_holds_a_closed_place_cannot_be_renamed(scope: Scope, here
     assert second.text.endswith("fine\n")
 
 
-def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: Path, in_cell: InCell):
+def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: Path, in_cell: RunInCell):
     """Its own preset, definitions and conversations.
 
     Shows: S14.
@@ -235,7 +234,7 @@ def test_retinues_own_folders_are_hidden_inside_a_workspace(scope: Scope, here: 
 
 
 def test_a_worktree_that_retinue_made_is_open_inside_its_own_folders(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     (here.parent / "other").mkdir()
     (here.parent / "other/session.md").write_text("SECRET")
@@ -248,7 +247,7 @@ def test_a_worktree_that_retinue_made_is_open_inside_its_own_folders(
     assert (here / "new").exists()
 
 
-def test_a_workspace_that_is_read_only_is_so(scope: Scope, here: Path, in_cell: InCell):
+def test_a_workspace_that_is_read_only_is_so(scope: Scope, here: Path, in_cell: RunInCell):
     came = in_cell(
         replace(scope, writable=False), "cat src/app.py; echo x > new; echo t > /tmp/t && cat /tmp/t"
     )
@@ -257,7 +256,7 @@ def test_a_workspace_that_is_read_only_is_so(scope: Scope, here: Path, in_cell: 
     assert not (here / "new").exists()
 
 
-def test_tmp_is_the_agents_own_and_lasts(scope: Scope, here: Path, in_cell: InCell):
+def test_tmp_is_the_agents_own_and_lasts(scope: Scope, here: Path, in_cell: RunInCell):
     """Shows: F18."""
     in_cell(scope, "echo mine > /tmp/note; echo v > /var/tmp/v")
     assert in_cell(scope, "cat /tmp/note /tmp/v").text == "mine\nv\n"
@@ -268,14 +267,14 @@ def test_tmp_is_the_agents_own_and_lasts(scope: Scope, here: Path, in_cell: InCe
 
 
 def test_without_a_tmp_of_its_own_a_command_has_one_that_does_not_last(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     bare = replace(scope, tmp="", read=(below(str(here)),), write=(below(str(here)),))
     assert in_cell(bare, "echo x > /tmp/x && cat /tmp/x").text == "x\n"
     assert "No such file" in in_cell(bare, "cat /tmp/x").text
 
 
-def test_a_workspace_below_var_tmp_is_there_like_any_other(scope: Scope, in_cell: InCell):
+def test_a_workspace_below_var_tmp_is_there_like_any_other(scope: Scope, in_cell: RunInCell):
     """Elsewhere /var/tmp is another name for the agent's own /tmp."""
     with tempfile.TemporaryDirectory(dir="/var/tmp") as folder:
         trees = (below(folder), "/tmp/**")
@@ -286,7 +285,7 @@ def test_a_workspace_below_var_tmp_is_there_like_any_other(scope: Scope, in_cell
         assert (Path(folder) / "made").read_text() == "words\n"
 
 
-def test_what_an_agent_puts_in_its_tmp_leads_no_mount_astray(scope: Scope, here: Path, in_cell: InCell):
+def test_what_an_agent_puts_in_its_tmp_leads_no_mount_astray(scope: Scope, here: Path, in_cell: RunInCell):
     """A place below /tmp is laid into the agent's own /tmp: links there are not followed."""
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:
         (Path(folder) / "shared/deep").mkdir(parents=True)
@@ -300,7 +299,7 @@ def test_what_an_agent_puts_in_its_tmp_leads_no_mount_astray(scope: Scope, here:
     assert [path.name for path in (here.parent / "outside").iterdir()] == ["secret"]
 
 
-def test_only_what_every_ceiling_allows_is_there(scope: Scope, here: Path, in_cell: InCell):
+def test_only_what_every_ceiling_allows_is_there(scope: Scope, here: Path, in_cell: RunInCell):
     for name in ("src", "docs", "lib"):
         (here / name).mkdir(exist_ok=True)
         (here / name / "f").write_text(f"{name}\n")
@@ -315,7 +314,7 @@ def test_only_what_every_ceiling_allows_is_there(scope: Scope, here: Path, in_ce
     assert not (here / "src/new").exists()
 
 
-def test_single_files_of_a_scope_are_there_by_themselves(scope: Scope, here: Path, in_cell: InCell):
+def test_single_files_of_a_scope_are_there_by_themselves(scope: Scope, here: Path, in_cell: RunInCell):
     for name in ("a.py", "b.py", "c.txt", "n.md", "deep/d.py"):
         (here / name).parent.mkdir(exist_ok=True)
         (here / name).write_text(f"{name}\n")
@@ -329,7 +328,9 @@ def test_single_files_of_a_scope_are_there_by_themselves(scope: Scope, here: Pat
     assert (here / "a.py").read_text() == "a.py\n"
 
 
-def test_a_pattern_of_very_many_files_says_that_not_all_are_there(scope: Scope, here: Path, in_cell: InCell):
+def test_a_pattern_of_very_many_files_says_that_not_all_are_there(
+    scope: Scope, here: Path, in_cell: RunInCell
+):
     for number in range(MAX_FILES + 5):
         (here / f"{number:04}.txt").touch()
     came = in_cell(replace(scope, read=(f"{here}/*.txt",), write=()), "ls *.txt | wc -l")
@@ -338,7 +339,7 @@ def test_a_pattern_of_very_many_files_says_that_not_all_are_there(scope: Scope, 
 
 
 def test_a_scope_of_everything_brings_in_no_more_than_the_workspace(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     came = in_cell(
         replace(scope, read=("/**",), write=("/**",)),
@@ -348,19 +349,19 @@ def test_a_scope_of_everything_brings_in_no_more_than_the_workspace(
     assert "SECRET" not in came.text
 
 
-def test_a_child_that_lost_its_paths_finds_nothing(scope: Scope, here: Path, in_cell: InCell):
+def test_a_child_that_lost_its_paths_finds_nothing(scope: Scope, here: Path, in_cell: RunInCell):
     came = in_cell(replace(scope, configured=False), f"pwd; ls {here}")
     assert came.text.startswith("/tmp\n")
     assert "No such file" in came.text
 
 
-def test_what_the_system_folders_hold_is_hidden_if_it_is_denied_by_name(scope: Scope, in_cell: InCell):
+def test_what_the_system_folders_hold_is_hidden_if_it_is_denied_by_name(scope: Scope, in_cell: RunInCell):
     came = in_cell(replace(scope, deny=("/usr/share/**",)), "ls /usr/share; ls /usr/bin/env")
     assert "Permission denied" in came.text
     assert "/usr/bin/env\n" in came.text
 
 
-def test_a_folder_that_retinue_cannot_look_into_is_hidden(scope: Scope, here: Path, in_cell: InCell):
+def test_a_folder_that_retinue_cannot_look_into_is_hidden(scope: Scope, here: Path, in_cell: RunInCell):
     """Its owner could open it again."""
     dark = here / "dark"
     dark.mkdir()
@@ -372,7 +373,7 @@ def test_a_folder_that_retinue_cannot_look_into_is_hidden(scope: Scope, here: Pa
 
 
 def test_what_a_command_makes_in_a_folder_that_cannot_be_listed_is_found(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Git needs no list: it knows the names. Folders in such folders are found too.
 
@@ -387,7 +388,9 @@ def test_what_a_command_makes_in_a_folder_that_cannot_be_listed_is_found(
         assert not (repository / "hooks").exists()
 
 
-def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(scope: Scope, here: Path, in_cell: InCell):
+def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(
+    scope: Scope, here: Path, in_cell: RunInCell
+):
     """Shows: F15, F23."""
     subprocess.run(["git", "init", "-q", here], check=True)
     came = in_cell(
@@ -399,7 +402,7 @@ def test_a_child_with_the_usual_denies_keeps_out_of_the_repository(scope: Scope,
 
 
 def test_a_folder_that_is_swapped_for_a_link_meanwhile_leads_nowhere_else(
-    scope: Scope, here: Path, in_cell: InCell
+    scope: Scope, here: Path, in_cell: RunInCell
 ):
     """Another agent may be at work in the same workspace. A cell that cannot be sure of its folders is not started."""
     (here / "sub").mkdir()

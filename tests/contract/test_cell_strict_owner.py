@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.app.commands import Commands
 from retinue.config import load
@@ -20,8 +21,6 @@ from retinue.domain.rule import below
 from retinue.domain.scope import Scope
 from retinue.sandbox.bubblewrap import found, strict
 from retinue.sandbox.cell import Cell
-
-InCell = Callable[..., Any]
 
 SOMEBODY = 65534
 PLANT = "mkdir -p r/.git/hooks && echo evil > r/.git/config && "
@@ -88,7 +87,7 @@ def as_somebody(work: Callable[[], Any]) -> Any:
 )
 @pytest.mark.parametrize("who", ["somebody", "whoever runs this"])
 def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
-    outside: Scope, in_cell: InCell, who: str, command: str, gone: str
+    outside: Scope, in_cell: RunInCell, who: str, command: str, gone: str
 ):
     """We own the folders, so we open them again, and say so.
 
@@ -109,14 +108,16 @@ def test_a_command_cannot_keep_what_it_planted_by_closing_its_folder(
     assert not os.path.lexists(Path(outside.root) / gone)
 
 
-def test_a_link_that_was_replaced_is_put_back_into_a_folder_that_was_closed(outside: Scope, in_cell: InCell):
+def test_a_link_that_was_replaced_is_put_back_into_a_folder_that_was_closed(
+    outside: Scope, in_cell: RunInCell
+):
     link = Path(outside.root) / ".bashrc"
     link.symlink_to("dotfile")
     notes = as_somebody(lambda: in_cell(outside, "rm .bashrc; echo evil > .bashrc; chmod 555 .").notes)
     assert link.readlink() == Path("dotfile"), notes
 
 
-def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, in_cell: InCell):
+def test_what_cannot_be_taken_away_is_said_to_the_person(outside: Scope, in_cell: RunInCell):
     """A place whose name is longer than the system takes can be reached step by step only."""
     step = "d" * 200
     deep = f"for i in $(seq 30); do mkdir {step} && cd {step}; done; mkdir .git; echo evil > .git/config"
@@ -158,7 +159,7 @@ def killed(scope: Scope, command: str, records: Path, number: int) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGHUP])
 def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwhile(
-    outside: Scope, room: Path, in_cell: InCell, number: int
+    outside: Scope, room: Path, in_cell: RunInCell, number: int
 ):
     """The next command does it, before it looks at what is there.
 
@@ -177,7 +178,7 @@ def test_what_a_command_planted_is_taken_away_although_retinue_was_killed_meanwh
 
 
 def test_a_command_elsewhere_puts_it_right_too_and_is_not_told_the_names(
-    outside: Scope, room: Path, in_cell: InCell
+    outside: Scope, room: Path, in_cell: RunInCell
 ):
     killed(outside, "ln -s evil .bashrc", room / "cells", signal.SIGKILL)
     other = room / "other"
@@ -198,7 +199,7 @@ def test_the_application_puts_it_right_when_it_starts(outside: Scope, room: Path
 
 
 def test_a_record_that_cannot_be_read_keeps_no_command_from_running(
-    outside: Scope, room: Path, in_cell: InCell
+    outside: Scope, room: Path, in_cell: RunInCell
 ):
     (room / "cells").mkdir()
     (room / "cells/half.json").write_text('{"scope":')

@@ -5,18 +5,15 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.domain.scope import Scope
 from retinue.sandbox import cgroup, devices, process
 from retinue.sandbox.bubblewrap import ENVIRONMENT, found, strict
 from retinue.sandbox.watch import swept
-
-InCell = Callable[..., Any]
 
 HOLD = """
 import fcntl, os, signal, sys
@@ -26,7 +23,7 @@ fcntl.flock(lock, fcntl.LOCK_EX)
 
 
 def test_a_command_has_a_small_environment_and_no_other(
-    scope: Scope, in_cell: InCell, monkeypatch: pytest.MonkeyPatch
+    scope: Scope, in_cell: RunInCell, monkeypatch: pytest.MonkeyPatch
 ):
     """Shows: S02, S24."""
     injected = {
@@ -42,7 +39,7 @@ def test_a_command_has_a_small_environment_and_no_other(
     assert {name: value for name, value in said.items() if name not in own} == ENVIRONMENT
 
 
-def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Path, in_cell: InCell):
+def test_nothing_open_is_inherited_but_the_three_streams(scope: Scope, here: Path, in_cell: RunInCell):
     """Not even what the cell was built with.
 
     Shows: S26.
@@ -80,7 +77,7 @@ def test_a_folder_that_is_open_by_mistake_keeps_the_command_from_running(scope: 
     assert "cannot be used" in done.stderr
 
 
-def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: InCell):
+def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: RunInCell):
     """Whoever runs Retinue, root included.
 
     Shows: S18.
@@ -94,7 +91,7 @@ def test_a_command_is_nobody_and_can_become_no_one_else(scope: Scope, in_cell: I
     assert [line.split()[1] for line in lines] == ["0" * 16] * 4 + ["1", "2"]
 
 
-def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, in_cell: InCell):
+def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, in_cell: RunInCell):
     outside = subprocess.Popen(["sleep", "1000"])
     try:
         came = in_cell(scope, f"ls /proc | grep -c '^[0-9]'; kill -9 {outside.pid}; kill -9 -1; true")
@@ -105,7 +102,7 @@ def test_only_its_own_processes_are_seen_and_can_be_ended(scope: Scope, in_cell:
         outside.wait()
 
 
-def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: InCell):
+def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: RunInCell):
     """Shows: K09."""
     came = in_cell(
         scope, "cat; wc -c; (: < /dev/tty) 2>&1; ps -o tty= -p $$ 2>/dev/null || echo '?'; echo end"
@@ -115,7 +112,7 @@ def test_it_reads_nothing_and_has_no_terminal(scope: Scope, in_cell: InCell):
     assert came.text.endswith("end\n")
 
 
-def test_what_a_command_leaves_in_the_background_ends_with_it(scope: Scope, here: Path, in_cell: InCell):
+def test_what_a_command_leaves_in_the_background_ends_with_it(scope: Scope, here: Path, in_cell: RunInCell):
     """Also in a session of its own, twice forked, deaf to signals.
 
     Shows: K04.
@@ -170,7 +167,7 @@ def test_a_command_dies_with_the_process_that_started_it(scope: Scope, here: Pat
     cell.after()
 
 
-def test_orphans_are_reaped_inside(scope: Scope, in_cell: InCell):
+def test_orphans_are_reaped_inside(scope: Scope, in_cell: RunInCell):
     """Shows: K05."""
     came = in_cell(
         scope,
@@ -180,7 +177,7 @@ def test_orphans_are_reaped_inside(scope: Scope, in_cell: InCell):
     assert came.text == "none\n"
 
 
-def test_a_fork_bomb_meets_a_limit(scope: Scope, in_cell: InCell):
+def test_a_fork_bomb_meets_a_limit(scope: Scope, in_cell: RunInCell):
     """Root is bound by a group of processes, where the machine has them.
 
     Shows: K06.
@@ -208,7 +205,7 @@ os.kill(-1, signal.SIGKILL)
     assert (int(came.text) < cgroup.MAX_PROCESSES) is bound
 
 
-def test_memory_files_and_passing_room_have_an_end(scope: Scope, here: Path, in_cell: InCell):
+def test_memory_files_and_passing_room_have_an_end(scope: Scope, here: Path, in_cell: RunInCell):
     """Shows: K07."""
     came = in_cell(
         scope,
@@ -240,7 +237,7 @@ print(resource.getrlimit(resource.RLIMIT_CORE))
     assert (here / "big").stat().st_size == 0
 
 
-def test_the_command_is_one_word_however_it_is_written(scope: Scope, here: Path, in_cell: InCell):
+def test_the_command_is_one_word_however_it_is_written(scope: Scope, here: Path, in_cell: RunInCell):
     came = in_cell(scope, "printf '%s|' \"$0\" 'a  b' $'c\\nd' --; echo \"${#}\"; # 'unclosed")
     assert came.text == "/bin/bash|a  b|c\nd|--|0\n" or came.text.startswith("/bin/sh|")
     assert in_cell(scope, "exit 37").exit == 37

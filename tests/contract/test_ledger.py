@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from retinue.domain.announcement import Delivery
 from retinue.domain.approval import Approval
-from retinue.domain.event import Event
+from retinue.domain.event import Event, Kind
 from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
 from retinue.errors import Failed, NotFound
 from retinue.ledger.sqlite import SqliteLedger
@@ -66,7 +66,7 @@ def added(*runs: Run) -> Callable[[Tx], None]:
     return step
 
 
-def an_event(kind: Any = "run.queued", session: str = "session", **data: Any) -> Event:
+def an_event(kind: Kind = "run.queued", session: str = "session", **data: Any) -> Event:
     return Event(kind=kind, at=AT, session=session, run="r1", parent_run="r0", agent="main", data=data)
 
 

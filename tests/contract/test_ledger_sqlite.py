@@ -7,6 +7,7 @@ import stat
 import subprocess
 import sys
 import textwrap
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -290,7 +291,7 @@ def nowhere(path: Path) -> Path:
 
 
 @pytest.mark.parametrize("place", [a_folder, below_a_file, a_pipe, nowhere])
-async def test_a_place_where_no_file_can_be_is_one_sentence(tmp_path: Path, place: Any):
+async def test_a_place_where_no_file_can_be_is_one_sentence(tmp_path: Path, place: Callable[[Path], Path]):
     path = place(tmp_path / "ledger.db")
     async with open_ledger(path) as ledger:
         for _ in range(2):

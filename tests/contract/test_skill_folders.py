@@ -1,11 +1,10 @@
 """A skill's folder is there for who has the skill, to read and to run, wherever the configuration stands; for nobody else."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
+from strict_cell import RunInCell
 
 from retinue.domain.agent import Exposure
 from retinue.domain.rule import below
@@ -14,8 +13,6 @@ from retinue.domain.skill import Skill
 from retinue.errors import Failed, OutOfScope
 from retinue.sandbox.fileguard import GuardedFiles
 from retinue.sandbox.landlock import trees
-
-InCell = Callable[..., Any]
 
 
 def skill(config: Path, plugin: str) -> Skill:
@@ -47,7 +44,7 @@ def having(scope: Scope, config: Path, request: pytest.FixtureRequest) -> Scope:
 
 
 def test_a_command_runs_the_skill_and_finds_nothing_else_of_the_configuration(
-    having: Scope, config: Path, in_cell: InCell
+    having: Scope, config: Path, in_cell: RunInCell
 ):
     folder = f"{config}/skills/notes"
     came = in_cell(

@@ -2,7 +2,7 @@
 
 import asyncio
 import os
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -320,7 +320,7 @@ def test_whatever_happens_to_a_conversation_in_a_window_leaves_the_same_file(
 
 
 @pytest.fixture
-async def twin(tmp_path: Path):
+async def twin(tmp_path: Path) -> AsyncGenerator[Twin]:
     store = FileStore(tmp_path / "sessions", fixed_chance(), window=3000)
     made = Twin(store, await store.create(NEW))
     async with store.open(made.session) as talk:

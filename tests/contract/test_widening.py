@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from hypothesis.strategies import DrawFn
 
 from retinue.domain.agent import Agent, Paths, ShellCommands
 from retinue.domain.approval import Touch
@@ -130,7 +131,7 @@ def quoted(word: str, how: int) -> str:
 
 
 @st.composite
-def lists(draw: Any, name: str, indent: str) -> str:
+def lists(draw: DrawFn, name: str, indent: str) -> str:
     """A list as somebody may write it: in lines or brackets, with comments and blank lines about."""
     words = [quoted(word, draw(st.integers(0, 1))) for word in draw(LISTS)]
     note = draw(st.sampled_from(["", "  # ] why", "   "]))
@@ -143,7 +144,7 @@ def lists(draw: Any, name: str, indent: str) -> str:
 
 
 @st.composite
-def fronts(draw: Any) -> str:
+def fronts(draw: DrawFn) -> str:
     indent = draw(st.sampled_from(["  ", "    ", " "]))
     pieces = ["name: x\n", draw(st.sampled_from(["", "# paths:\n", "\n", "notes: {paths: {read: [a]}}\n"]))]
     for section, names in (("paths", ("read", "write", "deny")), ("shell_commands", ("allow", "deny"))):

@@ -3,7 +3,7 @@
 import json
 import signal
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
 from commands import RETINUE, ran
@@ -34,8 +34,14 @@ act = replace(act, parse=parse)
 '''
 
 
+class RunCommand(Protocol):
+    """Run a command with `--json`, and return its exit code and output."""
+
+    def __call__(self, *args: str, **more: str) -> tuple[int, Any]: ...
+
+
 @pytest.fixture
-def retinue(isolated_env: dict[str, str], tmp_path: Path) -> Any:
+def retinue(isolated_env: dict[str, str], tmp_path: Path) -> RunCommand:
     folder = tmp_path / "work"
     folder.mkdir()
     script = tmp_path / "script.json"
@@ -57,7 +63,7 @@ def has_tool(folder: Path, effect: str) -> None:
 @pytest.mark.parametrize("effect", ["once", "idempotent"])
 @pytest.mark.parametrize(("stage", "before"), [("answered", 0), ("begun", 0), ("acted", 1)])
 def test_an_answer_is_carried_out_at_most_once_for_each_yes(
-    retinue: Any, tmp_path: Path, stage: str, before: int, effect: str
+    retinue: RunCommand, tmp_path: Path, stage: str, before: int, effect: str
 ):
     """Shows: P11."""
     has_tool(tmp_path, effect)

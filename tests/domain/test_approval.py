@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.approval import Answer, Approval, NamedFile, State, adding, as_json, digest_of
+from retinue.domain.approval import Answer, Approval, NamedFile, State, Touch, adding, as_json, digest_of
 from retinue.domain.level import Level
 from retinue.errors import Refused
 
@@ -63,7 +63,7 @@ def test_an_answer_counts_only_in_time(late: timedelta):
 
 
 @pytest.mark.parametrize("touch", ["read", "write", "run", "tool"])
-def test_only_a_wish_for_more_scope_can_be_added(touch: Any):
+def test_only_a_wish_for_more_scope_can_be_added(touch: Touch):
     with pytest.raises(Refused, match="approval 01A is for one call: answer allow or deny"):
         replace(ASKED, touch=touch).answered(Answer.ADD, by="ada", at=NOW)
 

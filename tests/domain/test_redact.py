@@ -2,12 +2,12 @@
 
 import base64
 import json
-from typing import Any
 from urllib.parse import quote
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from planted_secret import PlantedSecret
 
 from retinue.domain.redact import Redactor, Veil
 
@@ -59,7 +59,7 @@ def test_a_secret_within_a_longer_value_in_base64_is_found_wherever_it_stands(sh
     assert "[secret of" in Redactor([SECRET])(f"Authorization: {encoded}")
 
 
-def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[str, Any]):
+def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[str, PlantedSecret]):
     """Shows: X09, X16."""
     redact = Redactor([])
     for name, each in planted.items():
@@ -70,7 +70,7 @@ def test_every_known_shape_goes_and_what_stands_around_it_stays(planted: dict[st
         assert redact(once) == once, name
 
 
-def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict[str, Any]):
+def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict[str, PlantedSecret]):
     """Arguments of a call are JSON: a line end is two letters there.
 
     Shows: X09.
@@ -84,7 +84,7 @@ def test_a_shape_is_found_in_json_in_quotes_and_beside_punctuation(planted: dict
             assert "[secret of" in json.loads(kept)["text"], (name, around)
 
 
-def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted: dict[str, Any]):
+def test_a_shape_cut_at_any_place_never_shows_in_the_pieces(planted: dict[str, PlantedSecret]):
     """Shows: X11."""
     redact = Redactor([SECRET])
     for name, each in planted.items():

@@ -1,7 +1,7 @@
 """What a watcher is told, and when: data that cannot pass for anything else, in bounds, at a pause."""
 
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 
@@ -19,7 +19,7 @@ def at(seconds: float) -> str:
     return (NOW + timedelta(seconds=seconds)).isoformat().replace("+00:00", "Z")
 
 
-def says(text: str, by: Any = "agent", when: str = "", **more: Any) -> Said:
+def says(text: str, by: Literal["user", "agent"] = "agent", when: str = "", **more: Any) -> Said:
     return Said(id="e", by=by, text=text, at=when or at(0), **more)
 
 

@@ -19,7 +19,8 @@ from retinue.domain.limits import Limits, Subagents
 from retinue.domain.model import model_for
 from retinue.domain.redact import Redactor
 from retinue.domain.run import Run
-from retinue.domain.session import Session
+from retinue.domain.session import NewSession, Session
+from retinue.domain.transcript import Called, Entry, Returned
 from retinue.engine.local import LocalEngine
 from retinue.ports import Conversation, Driver, Ledger, Ports, Tool, Tx
 from retinue.runtime import announce, control
@@ -89,7 +90,7 @@ class ShakenStore(FileStore):
         super().__init__(root, chance, threads=NoThreads())
         self._life = life
 
-    async def create(self, new: Any) -> Session:
+    async def create(self, new: NewSession) -> Session:
         await self._life.moment()
         return await super().create(new)
 
@@ -121,7 +122,7 @@ class ShakenTalk:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._talk, name)
 
-    async def append(self, *entries: Any, sync: bool = True) -> None:
+    async def append(self, *entries: Entry, sync: bool = True) -> None:
         await self._life.moment()
         await self._talk.append(*entries, sync=sync)
         await self._life.moment()
@@ -134,7 +135,7 @@ class ShakenTalk:
         await self._life.moment()
         await self._talk.rest()
 
-    async def log_tool(self, called: Any, returned: Any) -> None:
+    async def log_tool(self, called: Called, returned: Returned) -> None:
         self._life.check()
         await self._talk.log_tool(called, returned)
 
@@ -227,5 +228,5 @@ class Process:
         self.store.close()
 
 
-async def _no_worktree(*_: Any) -> Any:
+async def _no_worktree(*_: object) -> Any:
     """This world has no repository."""
