@@ -8,23 +8,26 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
-from retinue.testing.replies import calls, reply
+from user_machine import UserMachine
+
+from retinue.testing.model_server import Captured, Script
+from retinue.testing.replies import Answer, calls, reply
 
 
 def spawns(**wish: Any) -> tuple[str, dict[str, Any]]:
     return "sessions_spawn", {"task": "Find the year."} | wish
 
 
-def of_worker(asked: Any) -> bool:
+def of_worker(asked: Captured) -> bool:
     return "You are a worker agent" in asked.body["messages"][0]["content"]
 
 
-def plays(*main: Any, worker: Any) -> Any:
+def plays(*main: Answer, worker: Answer) -> Script:
     """The main agent's replies in order, and a worker's, who is done when the main agent speaks again and not before:
     else that would hear of it a turn earlier."""
     left, spoken = list(main), asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if of_worker(asked):
             await spoken.wait()
             return worker
@@ -35,7 +38,7 @@ def plays(*main: Any, worker: Any) -> Any:
     return script
 
 
-async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later(machine: Any):
+async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later(machine: UserMachine):
     """Shows: E001, E002, E003, E004, E005, E007, E008, E010, E011, E013, E015, E046, L005."""
     wish = spawns(label="xfs", model="gpt-cheap", thinking="low", timeoutSeconds=120)
     script = plays(
@@ -69,7 +72,7 @@ async def test_a_worker_is_accepted_at_once_and_what_it_found_is_presented_later
     assert json.dumps(accepted, separators=(",", ":")) in told
 
 
-async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: Any):
+async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: UserMachine):
     """In its announcement with the end of its run's id, which nobody knows when its prompt is written.
 
     Shows: E008, E014."""
@@ -82,7 +85,7 @@ async def test_a_worker_without_a_label_goes_by_its_agents_name(machine: Any):
     assert f"[Subagent: general-{child[-6:].lower()}] Complete." in Path(ran.json["path"]).read_text()
 
 
-async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machine: Any):
+async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machine: UserMachine):
     """As long as it is there, and whether it went by itself or with whoever asked for it.
 
     Shows: E016."""
@@ -108,7 +111,7 @@ async def test_a_run_whose_conversation_was_put_aside_says_where_it_is_now(machi
         assert (await machine("runs", "show", ran.json["run_id"], "--json")).json["path"] == ran.json["path"]
 
 
-async def test_three_workers_at_once_make_three_announcements(machine: Any):
+async def test_three_workers_at_once_make_three_announcements(machine: UserMachine):
     """Shows: E020, E021, E025, E036, E037."""
     wishes = [spawns(label=name) for name in ("a", "b", "c")]
     script = plays(calls(*wishes), *[reply("On.")] * 4, worker=reply("1993."))
@@ -123,7 +126,7 @@ async def test_three_workers_at_once_make_three_announcements(machine: Any):
     assert rows == [("completed", "1993.")] * 3
 
 
-async def test_the_configuration_says_who_may_be_started_and_with_which_model(machine: Any):
+async def test_the_configuration_says_who_may_be_started_and_with_which_model(machine: UserMachine):
     """Shows: E018, E019, E036."""
     machine.configured(
         agents={"defaults": {"subagents": {"allowAgents": ["general"], "model": "openai:small"}}}
@@ -143,7 +146,7 @@ async def test_the_configuration_says_who_may_be_started_and_with_which_model(ma
     assert '{"status":"forbidden","error":"poet may not be started' in told
 
 
-async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine: Any):
+async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine: UserMachine):
     """Shows: E002, C10."""
     wrong = [
         {"label": "x"},
@@ -162,7 +165,9 @@ async def test_arguments_that_cannot_be_are_answered_and_nothing_is_made(machine
     assert not (Path(ran.json["path"]).parent / "agents").exists()
 
 
-async def test_a_conversation_that_nobody_keeps_leaves_no_file_and_has_no_child_of_its_own(machine: Any):
+async def test_a_conversation_that_nobody_keeps_leaves_no_file_and_has_no_child_of_its_own(
+    machine: UserMachine,
+):
     """Shows: A011, A012, A065."""
     wish = {"preset": "general", "description": "look", "prompt": "Look."}
     script = [calls(("PersistentAgent", wish)), reply("Alone, then.")]

@@ -7,69 +7,70 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, reply, status
 
 
-def without_key(machine: Any) -> list[str]:
+def without_key(machine: UserMachine) -> list[str]:
     machine.env.pop("OPENAI_BASE_URL")
     machine.env.pop("OPENAI_API_KEY")
     return ["run", "Hi"]
 
 
-def without_any_model(machine: Any) -> list[str]:
+def without_any_model(machine: UserMachine) -> list[str]:
     machine.env.pop("RETINUE_MODEL")
     machine.env.pop("ANTHROPIC_API_KEY")
     return without_key(machine)
 
 
-def with_an_address_that_is_none(machine: Any) -> list[str]:
+def with_an_address_that_is_none(machine: UserMachine) -> list[str]:
     machine.env["OPENAI_BASE_URL"] = "localhost"
     return ["run", "Hi"]
 
 
-def with_a_broken_configuration(machine: Any) -> list[str]:
+def with_a_broken_configuration(machine: UserMachine) -> list[str]:
     machine.configured(limits={"max_live": "many"})
     return ["run", "Hi"]
 
 
-def with_a_folder_for_a_configuration(machine: Any) -> list[str]:
+def with_a_folder_for_a_configuration(machine: UserMachine) -> list[str]:
     (Path(machine.env["RETINUE_CONFIG"]) / "config.json").mkdir()
     return ["run", "Hi"]
 
 
-def with_a_broken_definition(machine: Any) -> list[str]:
+def with_a_broken_definition(machine: UserMachine) -> list[str]:
     machine.agent("brief", "tools: [read\n")
     return ["run", "--agent", "brief", "Hi"]
 
 
-def with_a_folder_for_a_definition(machine: Any) -> list[str]:
+def with_a_folder_for_a_definition(machine: UserMachine) -> list[str]:
     (machine.agents / "brief.md").mkdir(parents=True)
     return ["run", "--agent", "brief", "Hi"]
 
 
-def with_a_file_for_a_home(machine: Any) -> list[str]:
+def with_a_file_for_a_home(machine: UserMachine) -> list[str]:
     (machine.folder / "home").write_text("a file")
     machine.env["RETINUE_HOME"] = str(machine.folder / "home")
     return ["run", "Hi"]
 
 
-def with_a_folder_for_a_ledger(machine: Any) -> list[str]:
+def with_a_folder_for_a_ledger(machine: UserMachine) -> list[str]:
     (machine.home / "ledger.db").mkdir()
     return ["run", "Hi"]
 
 
-def with_a_file_for_a_workspace(machine: Any) -> list[str]:
+def with_a_file_for_a_workspace(machine: UserMachine) -> list[str]:
     (machine.folder / "file").write_text("a file")
     return ["run", "--workspace", "file", "Hi"]
 
 
-def with_a_script_that_is_not_there(machine: Any) -> list[str]:
+def with_a_script_that_is_not_there(machine: UserMachine) -> list[str]:
     return ["run", "--model", "scripted:nowhere.json", "Hi"]
 
 
-def with_a_model_that_names_nobody(machine: Any) -> list[str]:
+def with_a_model_that_names_nobody(machine: UserMachine) -> list[str]:
     machine.env.pop("RETINUE_MODEL")
     machine.env.pop("OPENAI_API_KEY")
     machine.env.pop("ANTHROPIC_API_KEY")
@@ -103,7 +104,7 @@ def one_sentence(err: str) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 async def test_a_start_that_cannot_be_made_says_why_and_leaves_nothing(
-    machine: Any, case: Callable[[Any], list[str]]
+    machine: UserMachine, case: Callable[[Any], list[str]]
 ):
     code, words = CASES[case]
     async with machine.serving([reply("never")]) as server:
@@ -119,7 +120,7 @@ async def test_a_start_that_cannot_be_made_says_why_and_leaves_nothing(
         assert server.requests == []
 
 
-async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_was(machine: Any):
+async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_was(machine: UserMachine):
     """Shows: A038, A081."""
     async with machine.serving([reply("Hi."), reply("Hello.")]) as server, machine.open() as app:
         run = await app.run("Hi", workspace=machine.folder)
@@ -159,7 +160,7 @@ async def test_a_session_that_cannot_be_gone_on_with_says_why_and_stays_as_it_wa
         assert len(server.requests) == 2
 
 
-async def test_a_server_that_says_no_is_quoted_and_the_task_is_kept(machine: Any):
+async def test_a_server_that_says_no_is_quoted_and_the_task_is_kept(machine: UserMachine):
     answers = {
         "wrong": (status(404, "The model wrong does not exist"), "model or URL not found"),
         "denied": (status(401, "bad key"), "check OPENAI_API_KEY"),
@@ -177,7 +178,7 @@ async def test_a_server_that_says_no_is_quoted_and_the_task_is_kept(machine: Any
         assert len(server.requests) == 2
 
 
-async def test_a_server_that_is_not_there_is_tried_again_and_named(machine: Any):
+async def test_a_server_that_is_not_there_is_tried_again_and_named(machine: UserMachine):
     """Shows: M04."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -6,14 +6,17 @@ import signal
 import socket
 import sqlite3
 from collections.abc import AsyncGenerator, Callable
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
 import pytest
+from commands import require_pipe
+from user_machine import UserMachine
 
 from retinue import remote
-from retinue.testing.replies import calls, reply, silence, status
+from retinue.testing.model_server import Captured, Script
+from retinue.testing.replies import Answer, calls, reply, silence, status
 
 TOOLS = '''
 import asyncio, os
@@ -37,9 +40,11 @@ WRITE = ("write", {"path": "a.txt", "content": "x"})
 OWN = ("run_id", "session_id", "slug", "key", "path", "started_at", "ended_at", "duration_ms", "children")
 """What differs between any two runs."""
 
+OpenNearby = Callable[[], AbstractAsyncContextManager[object]]
+
 
 @pytest.fixture(params=["alone", "beside"])
-def near(request: pytest.FixtureRequest, machine: Any) -> Callable[[], Any]:
+def near(request: pytest.FixtureRequest, machine: UserMachine) -> OpenNearby:
     """Around a command: nothing, or a daemon at work in its home."""
 
     @asynccontextmanager
@@ -49,27 +54,27 @@ def near(request: pytest.FixtureRequest, machine: Any) -> Callable[[], Any]:
     return nobody if request.param == "alone" else machine.daemon
 
 
-def tooled(machine: Any, **settings: Any) -> None:
+def tooled(machine: UserMachine, **settings: Any) -> None:
     (machine.folder / "ours.py").write_text(TOOLS)
     machine.env["PYTHONPATH"] = str(machine.folder)
     machine.configured(tools=["ours:whoami", "ours:hold"], **settings)
 
 
-def by_turn(*replies: Any) -> Any:
+def by_turn(*replies: Answer) -> Script:
     """The same conversation for whoever asks, as far as it has come."""
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         return replies[min(asked.turns, len(replies) - 1)]
 
     return script
 
 
-def worked(main: list[Any], worker: Any) -> Any:
+def worked(main: list[Answer], worker: Answer) -> Script:
     """The main agent's replies as far as it has come, and a worker's, who is done when the main agent speaks again and
     not before: else that would hear of it a turn earlier."""
     spoken = asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
             await spoken.wait()
             return worker
@@ -92,7 +97,7 @@ async def soon(true: Callable[[], Any]) -> None:
             await asyncio.sleep(0.02)
 
 
-def _standing(machine: Any) -> list[str]:
+def _standing(machine: UserMachine) -> list[str]:
     found = "SELECT status FROM runs WHERE status IN ('queued', 'running', 'waiting') ORDER BY id DESC"
     try:
         with closing(sqlite3.connect(f"file:{machine.home}/ledger.db?mode=ro", uri=True)) as ledger:
@@ -101,25 +106,25 @@ def _standing(machine: Any) -> list[str]:
         return []  # nobody has begun it yet
 
 
-async def live(machine: Any, *states: str) -> list[dict[str, Any]]:
+async def live(machine: UserMachine, *states: str) -> list[dict[str, Any]]:
     """The runs that are going on, once they stand so, the newest first."""
     await soon(lambda: _standing(machine) == list(states))
     return (await machine("runs", "list", "--json")).json
 
 
-def spoken(machine: Any) -> str:
+def spoken(machine: UserMachine) -> str:
     """All conversations; one that is still being made has a name with a dot, and is not there yet."""
     return "".join(path.read_text() for path in machine.sessions.glob("[!.]*/branches/main/session.md"))
 
 
-async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: Any):
+async def test_what_a_command_begins_is_worked_by_the_daemon_beside_it(machine: UserMachine):
     tooled(machine)
     async with machine.serving(by_turn(calls(("whoami", {})), reply("I know."))), machine.daemon() as process:
         ran = await machine("run", "--json", "Who?")
         assert f"\n{process.pid}\n" in Path(ran.json["path"]).read_text()
 
 
-async def test_a_run_says_and_tells_the_same(machine: Any, near: Any):
+async def test_a_run_says_and_tells_the_same(machine: UserMachine, near: OpenNearby):
     """Shows: A005."""
     script = by_turn(calls(("ls", {}), text="I look."), reply("Nothing there."))
     async with machine.serving(script), near():
@@ -142,8 +147,8 @@ async def test_a_run_says_and_tells_the_same(machine: Any, near: Any):
     }
 
 
-async def test_every_end_of_a_run_has_the_same_code(machine: Any, near: Any):
-    def script(asked: Any) -> Any:
+async def test_every_end_of_a_run_has_the_same_code(machine: UserMachine, near: OpenNearby):
+    def script(asked: Captured) -> Answer:
         task = next(each["content"] for each in asked.messages if each["role"] == "user")
         answers = {
             "fail": status(400, "no such thing"),
@@ -165,10 +170,10 @@ async def test_every_end_of_a_run_has_the_same_code(machine: Any, near: Any):
         assert (await machine("run", "--session", ran[0].json["slug"], "--agent", "oracle", "Hi.")).code == 3
 
 
-async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: Any, near: Any):
+async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: UserMachine, near: OpenNearby):
     machine.configured(approvals="auto")
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         return reply(f"Reply {asked.turns + 1} to {asked.messages[-1]['content']}")
 
     async with machine.serving(script), near():
@@ -187,7 +192,9 @@ async def test_a_conversation_goes_on_by_send_spawn_and_chat(machine: Any, near:
         assert (await machine("sessions", "show", first["slug"], "--json")).json["name"] == "Talk"
 
 
-async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(machine: Any, near: Any):
+async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(
+    machine: UserMachine, near: OpenNearby
+):
     script = by_turn(calls(WRITE), calls(("write", {"path": "b.txt", "content": "y"})), reply("Both."))
     async with machine.serving(script), near():
         asked = await machine("run", "--json", "Write.")
@@ -202,7 +209,7 @@ async def test_an_answer_from_elsewhere_lets_the_run_go_on_and_shows_it(machine:
         assert [(machine.folder / f"{name}.txt").read_text() for name in "ab"] == ["x", "y"]
 
 
-async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: Any, near: Any):
+async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: UserMachine, near: OpenNearby):
     script = by_turn(calls(WRITE), reply("Then not."))
     async with machine.serving(script), near():
         asked = await machine("run", "--json", "Write.")
@@ -219,7 +226,7 @@ async def test_a_no_is_heard_and_told_with_the_run_it_was_said_to(machine: Any, 
         assert not (machine.folder / "a.txt").exists()
 
 
-async def test_a_tree_is_waited_for_with_its_workers(machine: Any, near: Any):
+async def test_a_tree_is_waited_for_with_its_workers(machine: UserMachine, near: OpenNearby):
     """Shows: E006."""
     script = worked([calls(WORKER, text="I send."), reply("Sent."), reply("1993, it says.")], reply("1993."))
     async with machine.serving(script), near():
@@ -235,12 +242,14 @@ async def test_a_tree_is_waited_for_with_its_workers(machine: Any, near: Any):
     )
 
 
-async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(machine: Any, near: Any):
+async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(
+    machine: UserMachine, near: OpenNearby
+):
     tooled(machine)
     gate = machine.folder / "gate"
     gate.touch()
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if not gate.exists():
             return reply("Held.")
         return calls(("hold", {"name": f"no-{asked.turns}"}), text=f"Tick {asked.turns}.", delay=0.1)
@@ -250,7 +259,7 @@ async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(mac
         (run,) = await live(machine, "running")
         attached = await machine.started("attach", run["slug"])
         waiting = await machine.started("wait", "--json", run["run_id"])
-        first = await attached.stdout.readline()
+        first = await require_pipe(attached.stdout).readline()
         gate.unlink()
         lines = (first + (await attached.communicate())[0]).decode().splitlines()
         whole = (await running.communicate())[0].decode().splitlines()
@@ -261,11 +270,13 @@ async def test_whoever_attaches_elsewhere_hears_every_word_from_then_on_once(mac
     assert [each.returncode for each in (running, attached, waiting)] == [0, 0, 0]
 
 
-async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(machine: Any, near: Any):
+async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(
+    machine: UserMachine, near: OpenNearby
+):
     """Shows: E033."""
     tooled(machine)
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if any("interrupts you" in str(each["content"]) for each in asked.messages):
             return reply("So far nothing.")
         return silence(after=600, answer=reply("Long " * 500))
@@ -289,7 +300,7 @@ async def test_a_run_is_cancelled_interrupted_or_detached_from_elsewhere(machine
         assert (await machine("runs", "detach", run["run_id"])).code == 3
 
 
-async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: Any, near: Any):
+async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: UserMachine, near: OpenNearby):
     tooled(machine, approvals="auto")
     machine.agent("holder", "tools: [hold]\n", "You hold.")
     (machine.folder / "gate").touch()
@@ -300,7 +311,7 @@ async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: A
     ]
     holder: list[Any] = [calls(("hold", {"name": "gate"})), reply("Held.")]
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         mine = holder if "You hold." in asked.body["messages"][0]["content"] else boss
         return mine[min(asked.turns, len(mine) - 1)]
 
@@ -314,7 +325,7 @@ async def test_a_child_that_is_waited_for_is_sent_into_the_background(machine: A
     assert (running.returncode, out.decode()) == (0, "It goes on.\nIt has ended.\n")
 
 
-async def test_what_a_dead_command_left_goes_on_by_resume(machine: Any, near: Any):
+async def test_what_a_dead_command_left_goes_on_by_resume(machine: UserMachine, near: OpenNearby):
     """With a daemon somebody goes on with it already: then it is followed."""
     tooled(machine)
     (machine.folder / "gate").touch()
@@ -326,7 +337,7 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: Any, near: An
         await machine.killed(running)
         async with near():
             resuming = await machine.started("runs", "resume", "--json", run["run_id"])
-            assert b"goes on in" in await resuming.stderr.readline()
+            assert b"goes on in" in await require_pipe(resuming.stderr).readline()
             await live(machine, "running")
             (machine.folder / "gate").unlink()
             out, err = await resuming.communicate()
@@ -335,7 +346,7 @@ async def test_what_a_dead_command_left_goes_on_by_resume(machine: Any, near: An
         assert len(server.requests) == 2
 
 
-async def test_a_result_is_passed_on_to_whoever_asked(machine: Any, near: Any):
+async def test_a_result_is_passed_on_to_whoever_asked(machine: UserMachine, near: OpenNearby):
     script = worked([calls(WORKER), reply("Sent."), reply("1993, it says.")], reply("1993."))
     async with machine.serving(script), near():
         ran = (await machine("run", "--json", "When?")).json
@@ -346,7 +357,7 @@ async def test_a_result_is_passed_on_to_whoever_asked(machine: Any, near: Any):
         assert (await machine("inbox", "--json", "--drain")).json == []
 
 
-async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind(machine: Any):
+async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind(machine: UserMachine):
     """Shows: C044."""
     tooled(machine)
     (machine.folder / "gate").touch()
@@ -362,7 +373,7 @@ async def test_a_conversation_that_is_busy_in_the_daemon_takes_more_words_behind
 
 
 @pytest.mark.parametrize("moment", [0.0, 0.05, 0.2, 0.6])
-async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: Any, moment: float):
+async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: UserMachine, moment: float):
     """Whatever it was at: the command goes on alone, says everything once, and asks nothing that was answered.
     Shows: P21."""
     replies = [calls(("ls", {}), text="I look. "), calls(("ls", {}), text="Again, " * 20, pace=0.01)]
@@ -383,7 +394,7 @@ async def test_a_daemon_that_is_killed_takes_no_word_with_it(machine: Any, momen
     assert len(asked) <= 4
 
 
-async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_dies(machine: Any):
+async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_dies(machine: UserMachine):
     tooled(machine)
     (machine.folder / "gate").touch()
     script = by_turn(calls(("hold", {"name": "gate"}), text="I hold."), reply("Held."))
@@ -398,16 +409,16 @@ async def test_an_answer_that_was_given_is_not_asked_for_again_when_the_daemon_d
         assert [each.turns for each in server.requests] == [0, 1]
 
 
-def transcripts(machine: Any) -> list[Path]:
+def transcripts(machine: UserMachine) -> list[Path]:
     """Of sessions that have their names: while one is being made its folder may go from under whoever looks."""
     return list(machine.sessions.glob("[!.]*/branches/main/session.md"))
 
 
-async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: Any):
+async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: UserMachine):
     """Shows: K11."""
     first = [True]
 
-    def script(_asked: Any) -> Any:
+    def script(_asked: Captured) -> Answer:
         return reply("At last.", delay=90 if first.pop() else 0)
 
     async with machine.serving(script), machine.daemon() as process:
@@ -421,10 +432,10 @@ async def test_a_daemon_that_is_stopped_hands_back_what_it_was_at(machine: Any):
     assert (shown["status"], shown["attempts"]) == ("done", 1)
 
 
-async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: Any):
+async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: UserMachine):
     done = asyncio.Event()
 
-    def script(_asked: Any) -> Any:
+    def script(_asked: Captured) -> Answer:
         return reply("At last.", delay=0 if done.is_set() else 90)
 
     async with machine.serving(script):
@@ -442,7 +453,9 @@ async def test_leaving_in_good_order_counts_for_nothing_however_often(machine: A
     assert deadlines == {ended.deadline_at}
 
 
-async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and_says_so(machine: Any):
+async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and_says_so(
+    machine: UserMachine,
+):
     tooled(machine)
     script = by_turn(calls(("whoami", {})), reply("I know."))
     async with machine.serving(script), machine.daemon() as process:
@@ -453,7 +466,7 @@ async def test_beside_a_daemon_with_other_settings_a_command_works_by_itself_and
         assert "other settings" not in (await machine("runs", "list", RETINUE_MODEL="openai:another")).err
 
 
-async def test_a_reader_who_is_slow_misses_nothing(machine: Any):
+async def test_a_reader_who_is_slow_misses_nothing(machine: UserMachine):
     """The daemon does not wait for the command: it cuts the line, and the rest is read from the file."""
     first, second = ("".join(f"{name} {at}\n" for at in range(80_000)) for name in "ab")
     script = by_turn(calls(("ls", {}), text=first, piece=4096), reply(second, piece=256))
@@ -468,8 +481,8 @@ async def test_a_reader_who_is_slow_misses_nothing(machine: Any):
         assert out.decode() == first + second
 
 
-async def test_twenty_commands_at_once_are_worked_by_one_daemon(machine: Any):
-    def script(asked: Any) -> Any:
+async def test_twenty_commands_at_once_are_worked_by_one_daemon(machine: UserMachine):
+    def script(asked: Captured) -> Answer:
         return reply(f"Said: {asked.messages[-1]['content']}", pace=0.01)
 
     async with machine.serving(script) as server, machine.daemon():
@@ -480,7 +493,7 @@ async def test_twenty_commands_at_once_are_worked_by_one_daemon(machine: Any):
         assert server.connections < 20
 
 
-async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_daemon(machine: Any):
+async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_daemon(machine: UserMachine):
     came: list[bool] = []
 
     async def hung_up(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -508,7 +521,7 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
             assert (ran.code, ran.out, bool(came)) == (0, "Hi.\n", True)
 
 
-async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: Any):
+async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: UserMachine):
     with socket.socket(socket.AF_UNIX) as left, remote.address(machine.home) as place:
         left.bind(place)
     async with machine.serving(by_turn(reply("Hi."))):
@@ -518,12 +531,12 @@ async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: Any):
             assert (await machine("run", "Go.")).out == "Hi.\n"
 
 
-async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: Any):
+async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMachine):
     """It gives what runs a moment to end: meanwhile others work by themselves."""
     tooled(machine)
     (machine.folder / "gate").touch()
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         slow = any(each["content"] == "Slow." for each in asked.messages)
         return calls(("hold", {"name": "gate"})) if slow and not asked.turns else reply("Done.")
 
@@ -539,7 +552,7 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: Any):
         assert (await slow.communicate())[0] == b"Done.\n"
 
 
-async def test_what_is_left_to_a_daemon_with_other_settings_obeys_those(machine: Any):
+async def test_what_is_left_to_a_daemon_with_other_settings_obeys_those(machine: UserMachine):
     async with machine.serving(by_turn(reply("Hi."))) as server, machine.daemon():
         left = await machine("run", "--background", "--json", "Go.", RETINUE_MODEL="openai:another")
         assert (left.code, "those count for this run" in left.err) == (0, True)

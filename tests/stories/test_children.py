@@ -6,8 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.domain.scope import DEFAULT_DENY
+from retinue.domain.transcript import Returned
 from retinue.errors import Failed, NotFound, Refused
 from retinue.ports import Call
 from retinue.store import strict_yaml
@@ -26,7 +28,7 @@ def front_of(preset: Path) -> Any:
     return strict_yaml.load(preset.read_text().split("---\n")[1], str(preset))
 
 
-async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine: Any):
+async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine: UserMachine):
     """Shows: A017, A018, A019, A020, A021, A022, A025, A028, A029, A059, A084."""
     machine.agent("scout", EXPLORER)
     (machine.folder / "note.txt").write_text("hello")
@@ -73,7 +75,7 @@ async def test_a_child_has_a_folder_of_its_own_below_its_parents_branch(machine:
     assert (above["type"], above["parent_session_id"]) == ("branch", None)
 
 
-async def test_a_child_is_made_below_the_branch_that_is_current(machine: Any):
+async def test_a_child_is_made_below_the_branch_that_is_current(machine: UserMachine):
     """Shows: A017."""
     async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
@@ -82,7 +84,7 @@ async def test_a_child_is_made_below_the_branch_that_is_current(machine: Any):
     assert Path(run.path).parent.parent == Path(branched.path) / "agents"
 
 
-async def test_children_of_children_end_at_the_limit_of_depth(machine: Any):
+async def test_children_of_children_end_at_the_limit_of_depth(machine: UserMachine):
     async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
         above = await app.run("Hi", workspace=machine.folder)
         for depth in (1, 2, 3):
@@ -94,7 +96,7 @@ async def test_children_of_children_end_at_the_limit_of_depth(machine: Any):
         assert machine.files() == before
 
 
-async def test_the_same_child_twice_in_a_second_gets_another_name(machine: Any):
+async def test_the_same_child_twice_in_a_second_gets_another_name(machine: UserMachine):
     """Shows: A022."""
     async with machine.serving([reply("a"), reply("b"), reply("c")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
@@ -105,7 +107,7 @@ async def test_the_same_child_twice_in_a_second_gets_another_name(machine: Any):
     assert len({run.slug for run in done}) == 2
 
 
-async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Any):
+async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: UserMachine):
     """Shows: A023, A026, A027."""
     plain = machine.agent(
         "plain", "description: Plain.  # kept\n\nmodel: 'openai:x'\n", "Line.\n\n\tTab ---\n"
@@ -131,7 +133,7 @@ async def test_a_template_is_copied_to_the_letter_but_for_its_paths(machine: Any
         assert {name: place.read_text() for name, place in places.items()} == kept
 
 
-async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: Any):
+async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: UserMachine):
     """Shows: A024, B008."""
     async with machine.serving([reply("Hi.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
@@ -145,7 +147,7 @@ async def test_an_unknown_template_is_named_and_leaves_nothing_behind(machine: A
         assert len(server.requests) == 1
 
 
-async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: Any):
+async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: UserMachine):
     """Shows: A031, A032, A034, A035, A036."""
     machine.agent("main", "model: openai:gpt-parent\ntemperature: 0.9\n", "You are the PARENT.")
     machine.agent("scout", EXPLORER, "You are the SCOUT.")
@@ -175,13 +177,13 @@ async def test_nothing_of_the_parents_configuration_reaches_the_child(machine: A
         assert "SCOUT" in machine.system(request)
         assert b"PARENT" not in request.raw
         assert b"Secret of the parent" not in request.raw
-    refused = [entry for entry in entries if getattr(entry, "of", "")]
+    refused = [entry for entry in entries if isinstance(entry, Returned)]
     assert 'Tool \\"grep\\" is not allowed' in refused[0].text
     assert "needle" not in machine.words(second)[-1]
     assert "grep" in machine.tools(mine)
 
 
-async def test_a_child_obeys_the_file_in_its_own_folder(machine: Any):
+async def test_a_child_obeys_the_file_in_its_own_folder(machine: UserMachine):
     """Shows: A033, A038, C15."""
     template = machine.agent("scout", "model: openai:first\ntools: [read]\n", "Be brief.")
     async with machine.serving([reply(str(n)) for n in range(4)]) as server, machine.open() as app:
@@ -211,7 +213,7 @@ async def test_a_child_obeys_the_file_in_its_own_folder(machine: Any):
         assert len(server.requests) == 3
 
 
-async def test_a_torn_definition_never_gives_a_child_more(machine: Any):
+async def test_a_torn_definition_never_gives_a_child_more(machine: UserMachine):
     """Shows: P13."""
     machine.agent("scout", 'tools: [read]\ntool_deny: ["ls"]\nmodel: openai:m\n', "Look.")
     async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
@@ -232,7 +234,7 @@ async def test_a_torn_definition_never_gives_a_child_more(machine: Any):
                 assert (after.hash, size > whole.rindex("---")) == (before.hash, True)
 
 
-async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: Any):
+async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: UserMachine):
     """Shows: A037, L003."""
     (machine.folder / "x").write_text("of the workspace")
     seen: list[tuple[str, ...]] = []
@@ -253,7 +255,7 @@ async def test_a_child_knows_who_it_is_from_its_first_call_on(machine: Any):
     assert "of the workspace" in machine.words(server.requests[2])
 
 
-async def test_a_new_template_can_be_started_at_once(machine: Any):
+async def test_a_new_template_can_be_started_at_once(machine: UserMachine):
     """Shows: A004."""
     async with machine.serving([reply("Hi."), reply("New.")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.sandbox.landlock import abi
 from retinue.testing.replies import Answer, calls, reply
@@ -19,7 +20,7 @@ def wish(command: str, **more: Any) -> Answer:
     return calls(("bash", {"command": command, **more}))
 
 
-async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_held(machine: Any):
+async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_held(machine: UserMachine):
     """Shows: S17."""
     machine.configured(approvals="auto")
     async with machine.serving([wish("echo words > made; cat made; exit 3"), reply("Done.")]) as server:
@@ -32,14 +33,16 @@ async def test_a_command_runs_in_the_workspace_and_its_answer_says_how_it_was_he
     assert told in Path(ran.json["path"]).read_text()
 
 
-async def test_a_run_without_commands_names_no_level(machine: Any):
+async def test_a_run_without_commands_names_no_level(machine: UserMachine):
     async with machine.serving([calls(("ls", {})), reply("Nothing.")]):
         ran = await machine("run", "Look", "--json")
     assert ran.json["sandbox"] is None
 
 
 @pytest.mark.parametrize("level", LOWER)
-async def test_below_strict_every_command_asks_whatever_the_configuration_allows(machine: Any, level: str):
+async def test_below_strict_every_command_asks_whatever_the_configuration_allows(
+    machine: UserMachine, level: str
+):
     """Policy auto and a granted command do not help: somebody must say yes.
 
     Shows: S16, S17.
@@ -66,7 +69,7 @@ async def test_below_strict_every_command_asks_whatever_the_configuration_allows
     assert f", sandbox {level}, " in machine.words(server.requests[-1])[-1]
 
 
-async def test_a_level_below_the_configured_minimum_runs_nothing(machine: Any):
+async def test_a_level_below_the_configured_minimum_runs_nothing(machine: UserMachine):
     """Shows: S16, S17."""
     machine.configured(approvals="auto", sandbox={"minimum": "strict"})
     async with machine.serving([wish("touch made"), reply("I cannot.")]) as server:
@@ -80,7 +83,7 @@ async def test_a_level_below_the_configured_minimum_runs_nothing(machine: Any):
     assert "no command is run: the sandbox is none, and sandbox.minimum is strict" in findings
 
 
-async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machine: Any):
+async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machine: UserMachine):
     """Shows: S16, S17."""
     here = await machine("doctor", "--json")
     low = await machine("doctor", "--json", RETINUE_SANDBOX="none")
@@ -93,13 +96,13 @@ async def test_doctor_says_how_tightly_commands_are_held_and_why_not_more(machin
     )
 
 
-async def test_a_level_that_does_not_exist_is_told_at_the_start(machine: Any):
+async def test_a_level_that_does_not_exist_is_told_at_the_start(machine: UserMachine):
     ran = await machine("doctor", RETINUE_SANDBOX="loose")
     assert (ran.code, ran.out) == (2, "")
     assert "RETINUE_SANDBOX is 'loose'; it can be strict, landlock, none" in ran.err
 
 
-async def test_a_command_that_takes_too_long_says_so_and_the_run_goes_on(machine: Any):
+async def test_a_command_that_takes_too_long_says_so_and_the_run_goes_on(machine: UserMachine):
     """Shows: K10."""
     machine.configured(approvals="auto")
     async with machine.serving([wish("echo begun; sleep 1000", timeout=1), reply("Too long.")]) as server:
@@ -112,7 +115,9 @@ async def test_a_command_that_takes_too_long_says_so_and_the_run_goes_on(machine
 
 
 @pytest.mark.parametrize("bad", [{"timeout": 0}, {"timeout": 3601}, {"cwd": "/"}, {"env": {"A": "b"}}])
-async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_ever(machine: Any, bad: Any):
+async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_ever(
+    machine: UserMachine, bad: dict[str, Any]
+):
     """Shows: S15, S24."""
     machine.configured(approvals="auto")
     async with machine.serving([wish("touch made", **bad), reply("Well.")]) as server:
@@ -121,7 +126,7 @@ async def test_a_command_cannot_choose_its_folder_its_environment_or_to_run_for_
     assert not (machine.folder / "made").exists()
 
 
-async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine: Any):
+async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine: UserMachine):
     """Shows: A092, S20, S23."""
     machine.agent("tester", "model: openai:x\nshell_commands: {allow: [echo], deny: [sudo]}\n")
     forms = ["echo one", "echo sudo ls", "echo one; touch made"]
@@ -134,7 +139,7 @@ async def test_granted_commands_need_nobody_and_others_wait_for_somebody(machine
     assert not (machine.folder / "made").exists()
 
 
-async def test_the_key_of_the_model_is_nowhere_a_command_can_look(machine: Any):
+async def test_the_key_of_the_model_is_nowhere_a_command_can_look(machine: UserMachine):
     """Shows: X10."""
     machine.configured(approvals="auto")
     look = "env; cat /proc/*/environ 2>/dev/null | tr '\\0' '\\n'; cat /proc/*/cmdline | tr '\\0' ' '"
@@ -165,7 +170,7 @@ async def until(question: Callable[[], object]) -> None:
 
 
 @pytest.mark.parametrize("end", ["cancelled", "killed"])
-async def test_a_command_does_not_outlive_its_run(machine: Any, end: str):
+async def test_a_command_does_not_outlive_its_run(machine: UserMachine, end: str):
     """Stopped from another process, or its own killed outright.
 
     Shows: K02, K03.

@@ -11,21 +11,23 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
+from user_machine import UserMachine
 
 from retinue import remote
 from retinue.engine.owner import Owner
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured, Script
+from retinue.testing.replies import Answer, calls, reply
 
 TOP = "[!.]*/branches/main/session.md"
 """Conversations that are there; one that is still being made has a name with a dot."""
 SPAWN = ("sessions_spawn", {"task": "Find the year.", "label": "year"})
 
 
-def plays(main: list[Any], worker: Any) -> Any:
+def plays(main: list[Answer], worker: Answer) -> Script:
     """The worker is done when the main agent speaks again and not before: else that would hear of it a turn earlier."""
     spoken = asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
             await spoken.wait()
             return worker
@@ -36,7 +38,7 @@ def plays(main: list[Any], worker: Any) -> Any:
     return script
 
 
-async def ended(machine: Any, run: str) -> dict[str, Any]:
+async def ended(machine: UserMachine, run: str) -> dict[str, Any]:
     """Until the run has ended, whoever works it."""
     while True:
         shown = (await machine("runs", "show", run, "--json")).json
@@ -50,11 +52,11 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def stopped(machine: Any) -> None:
+async def stopped(machine: UserMachine) -> None:
     assert (await machine("serve", "--stop", "--json")).code == 0
 
 
-async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for_it(machine: Any):
+async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for_it(machine: UserMachine):
     """Shows: A005, E006."""
     async with machine.serving(
         plays([calls(SPAWN), reply("Sent."), reply("1993, it says.")], reply("1993."))
@@ -74,12 +76,12 @@ async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for
         assert await remote.hello(machine.home) is None
 
 
-async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: Any):
+async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: UserMachine):
     """Shows: P21, L015."""
     gate = asyncio.Event()
     main: list[Any] = [calls(SPAWN), reply("Sent."), reply("1993, it says.")]
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if "You are a worker agent" in asked.body["messages"][0]["content"]:
             return reply("1993.", delay=0 if gate.is_set() else 30)
         return main[min(asked.turns, 2)]
@@ -101,7 +103,9 @@ async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_agai
     assert told.count("[Subagent: year] Complete.") == 1
 
 
-async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_another_waits_for_it(machine: Any):
+async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_another_waits_for_it(
+    machine: UserMachine,
+):
     """Shows: K11."""
     async with machine.serving([reply("Done.", delay=2)]):
         left = (await machine("run", "--background", "--json", "Go.")).json
@@ -119,8 +123,8 @@ async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_anoth
     assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
 
 
-async def test_a_home_has_one_daemon(machine: Any):
-    async with machine.serving(reply("x")):
+async def test_a_home_has_one_daemon(machine: UserMachine):
+    async with machine.serving([reply("x")]):
         await machine("serve", "--detach", "--json")
         second = await machine("serve")
         assert (second.code, "already" in second.err) == (3, True)
@@ -131,8 +135,8 @@ async def test_a_home_has_one_daemon(machine: Any):
         assert (none.code, none.json) == (0, {"stopped": False})
 
 
-async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: Any):
-    async with machine.serving(reply("x")):
+async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: UserMachine):
+    async with machine.serving([reply("x")]):
         there = (await machine("serve", "--detach", "--port", "0", "--json")).json
         second = await machine("serve", "--detach", "--link", "--port", "1", "--json")
         assert (second.code, second.json["pid"], second.json["url"] != there["url"]) == (
@@ -145,13 +149,13 @@ async def test_a_daemon_on_another_port_than_was_asked_for_is_told_of(machine: A
 
 
 @pytest.mark.parametrize("other", ["--detach", "--link"])
-async def test_stopping_a_daemon_goes_with_no_other_wish(machine: Any, other: str):
+async def test_stopping_a_daemon_goes_with_no_other_wish(machine: UserMachine, other: str):
     both = await machine("serve", "--stop", other)
     assert (both.code, "--stop goes with neither" in both.err) == (2, True)
 
 
-async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: Any):
-    async with machine.serving(reply("x")):
+async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machine: UserMachine):
+    async with machine.serving([reply("x")]):
         there = (await machine("serve", "--detach", "--host", "127.0.0.2", "--port", "0", "--json")).json
         assert urlsplit(str(there["url"])).hostname == "127.0.0.2"
         await stopped(machine)
@@ -160,7 +164,7 @@ async def test_every_address_that_only_this_machine_reaches_needs_no_leave(machi
         assert (far.code, "--allow-remote" in far.err) == (2, True)
 
 
-async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: Any):
+async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start(machine: UserMachine):
     """Shows: K11."""
     async with machine.serving([reply("Done.", delay=1)]) as server:
         left = (await machine("run", "--background", "--json", "Go.")).json
@@ -173,7 +177,7 @@ async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start
     assert (shown["status"], shown["text"], shown["attempts"]) == ("done", "Done.", 1)
 
 
-async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(machine: Any):
+async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(machine: UserMachine):
     """Its tree waits for a second answer at once: whoever gave the first is told so, and not kept waiting for it."""
     machine.agent("asker", body="You ask.")
     machine.agent("boss", body="You hand on.")
@@ -181,7 +185,7 @@ async def test_an_answer_to_a_daemons_agent_is_followed_until_the_next_question(
     asker.append(reply("Both are written, as I was told."))
     boss: list[Any] = [calls(("agent", {"agent_name": "asker", "task_prompt": "Write."})), reply("Done.")]
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.turns]
 
     async with machine.serving(script):

@@ -2,7 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
+
+from user_machine import UserMachine
 
 from retinue.testing.replies import calls, reply
 
@@ -12,7 +13,7 @@ async def until(true: Callable[[], bool]) -> None:
         await asyncio.sleep(0.02)
 
 
-async def test_a_deed_that_a_kill_cut_off_is_shown_as_unknown_and_not_repeated(machine: Any):
+async def test_a_deed_that_a_kill_cut_off_is_shown_as_unknown_and_not_repeated(machine: UserMachine):
     """Shows: P10, P12."""
     seen = machine.folder / "seen"
     machine.configured(approvals="auto", tools=["deeds:act"])

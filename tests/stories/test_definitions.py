@@ -6,9 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.domain.exits import EXITS
 from retinue.domain.prompt import PREAMBLE
+from retinue.domain.transcript import Returned
 from retinue.domain.watch import INTERJECT
 from retinue.errors import BadConfig, NotFound
 from retinue.testing.replies import calls, reply
@@ -59,7 +61,7 @@ def named(name: str, *capabilities: str) -> Any:
     return answer
 
 
-async def test_the_configurations_agents_are_asked_for_as_they_are_written(machine: Any):
+async def test_the_configurations_agents_are_asked_for_as_they_are_written(machine: UserMachine):
     """Shows: C002, C006, C007, C009, C057, C058, C060, C061, C068, C069, C071, C072."""
     machine.configured(**MANAGERS)
     tools = [
@@ -99,7 +101,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("settings", "words"), WRONG)
 async def test_a_wrong_configuration_is_one_sentence_that_names_the_key(
-    machine: Any, settings: dict[str, Any], words: str
+    machine: UserMachine, settings: dict[str, Any], words: str
 ):
     """Shows: C003, C004, D010."""
     machine.configured(**settings)
@@ -110,7 +112,7 @@ async def test_a_wrong_configuration_is_one_sentence_that_names_the_key(
     assert "\n" not in str(wrong.value)
 
 
-async def test_a_definitions_model_and_temperature_are_what_is_asked_for(machine: Any):
+async def test_a_definitions_model_and_temperature_are_what_is_asked_for(machine: UserMachine):
     """Shows: B005, B016, C099, A032."""
     machine.agent("cool", "model: anthropic:claude-cool\ntemperature: 0.1\nmax_tokens: 321\n", "Stay cool.")
     machine.agent("warm", "model: openai:gpt-warm\ntemperature: 0.8\nmax_tokens: 123\n", "Stay warm.")
@@ -125,7 +127,7 @@ async def test_a_definitions_model_and_temperature_are_what_is_asked_for(machine
     assert (plain["model"], "temperature" in plain) == ("test-model", False)
 
 
-async def test_tools_that_are_named_are_all_an_agent_gets(machine: Any):
+async def test_tools_that_are_named_are_all_an_agent_gets(machine: UserMachine):
     """Shows: B012, B013, C055, C056, T01."""
     machine.agent("narrow", "model: openai:x\ntools: [read]\n")
     machine.agent("wide", "model: openai:x\n")
@@ -134,7 +136,7 @@ async def test_tools_that_are_named_are_all_an_agent_gets(machine: Any):
     async with machine.serving(script) as server, machine.open() as app:
         run = await app.run("Go", agent="narrow", workspace=machine.folder)
         await app.run("Go", agent="wide", workspace=machine.folder)
-        results = [entry for entry in await app.entries(run.slug) if getattr(entry, "of", "")]
+        results = [entry for entry in await app.entries(run.slug) if isinstance(entry, Returned)]
         every = sorted(
             each.spec.name
             for each, _ in await app.tools(agent="wide")
@@ -146,7 +148,7 @@ async def test_tools_that_are_named_are_all_an_agent_gets(machine: Any):
     assert server.requests[1].raw.count(b"needle") == 2
 
 
-async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: Any):
+async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: UserMachine):
     """Shows: B007, D01."""
     bad = machine.agent("bad", "tools: [read\n")
     machine.agent("worse", "tolls: [read]\n")
@@ -162,7 +164,7 @@ async def test_a_broken_definition_is_not_listed_and_cannot_be_started(machine: 
         assert server.requests == []
 
 
-async def test_the_general_agent_is_written_down_for_a_person_to_change(machine: Any):
+async def test_the_general_agent_is_written_down_for_a_person_to_change(machine: UserMachine):
     """Shows: B009, B010, B011."""
     async with machine.serving([reply("a"), reply("b")]) as server, machine.open() as app:
         assert not machine.agents.exists()
@@ -176,7 +178,7 @@ async def test_the_general_agent_is_written_down_for_a_person_to_change(machine:
             app.agents.delete("general")
 
 
-async def test_a_definition_is_read_again_only_when_it_changed(machine: Any):
+async def test_a_definition_is_read_again_only_when_it_changed(machine: UserMachine):
     """Shows: B043, B044."""
     file = machine.agent("brief", "model: openai:x\n", "One.")
     os.utime(file, (1e9, 1e9))
@@ -191,13 +193,13 @@ async def test_a_definition_is_read_again_only_when_it_changed(machine: Any):
         assert app.agents.reads > reads
 
 
-async def test_agents_are_made_by_files_and_not_by_a_command(machine: Any):
+async def test_agents_are_made_by_files_and_not_by_a_command(machine: UserMachine):
     """Shows: C001."""
     said = (await machine("agents", "--help")).out
     assert not {"create", "new", "add"} & set(said.split())
 
 
-async def test_an_agent_that_is_hidden_is_not_shown_to_choose_from(machine: Any):
+async def test_an_agent_that_is_hidden_is_not_shown_to_choose_from(machine: UserMachine):
     """Shows: C008."""
     machine.configured(agents=[{"agentId": "secretive", "uiVisible": False}, {"agentId": "open"}])
     shown, every = [
@@ -207,7 +209,7 @@ async def test_an_agent_that_is_hidden_is_not_shown_to_choose_from(machine: Any)
     assert (every - shown, "open" in shown) == ({"secretive"}, True)
 
 
-async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_so(machine: Any):
+async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_so(machine: UserMachine):
     """Shows: D005, D006, D007, C094."""
     machine.agents.mkdir()
     (machine.agents / "oracle.json").write_text(json.dumps({"id": "oracle", "temperature": 0.7}))
@@ -237,7 +239,7 @@ async def test_definitions_are_merged_field_by_field_and_inherit_where_they_say_
     assert machine.system(server.requests[1]).startswith("Speak softly.")
 
 
-async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: Any):
+async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: UserMachine):
     """Shows: C067, C071."""
     async with machine.serving([reply("a"), reply("b")]) as server, machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
@@ -249,7 +251,7 @@ async def test_a_childs_prompt_begins_with_what_every_child_is_told(machine: Any
     assert child == f"{PREAMBLE}\n\n{own}"
 
 
-async def test_what_the_operator_wrote_is_never_rewritten(machine: Any):
+async def test_what_the_operator_wrote_is_never_rewritten(machine: UserMachine):
     """Comments, order and blank lines of the configuration and of definitions are the operator's.
 
     Shows: D14.

@@ -1,15 +1,17 @@
 """Work handed on, seen from outside: one answer, and files that tell the whole story."""
 
 from pathlib import Path
-from typing import Any
+
+from user_machine import UserMachine
 
 from retinue.domain.run import Status
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 
 
-def by_prompt(asked: Any) -> Any:
+def by_prompt(asked: Captured) -> Answer:
     """Two agents on one server, told apart by what their definitions say."""
     body = asked.body
     said = [each for each in body["messages"] if each["role"] in ("assistant", "tool")]
@@ -18,7 +20,7 @@ def by_prompt(asked: Any) -> Any:
     return reply("It is here.") if said else calls(HAND_ON, text="I hand on.")
 
 
-async def test_an_agent_hands_work_on_and_answers_with_what_came_back(machine: Any):
+async def test_an_agent_hands_work_on_and_answers_with_what_came_back(machine: UserMachine):
     """Shows: A001, A004, A005, A008, A046, A048."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     async with machine.serving(by_prompt) as server, machine.open(approvals="auto") as app:

@@ -7,8 +7,11 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from user_machine import UserMachine
+
 from retinue import remote
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 TRIES = r"""
 import glob, hashlib, os, socket, sys
@@ -63,7 +66,7 @@ async def outside(folder: Path, *arguments: str) -> str:
     return (await process.communicate())[0].decode()
 
 
-async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: Any):
+async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachine):
     """What the same program reaches outside shows that there was something to reach.
 
     Shows: A18.
@@ -74,7 +77,7 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: Any):
     home = str(machine.home)
     wishes: list[Any] = []
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         return wishes[asked.turns]
 
     async with machine.serving(script) as server:

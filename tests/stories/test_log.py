@@ -6,6 +6,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from user_machine import UserMachine
+
 import retinue
 from retinue.app.log import LOG, MOST_BYTES, OLDER, log_line
 from retinue.app.logged import Log
@@ -33,7 +35,7 @@ def handing_on(wish: tuple[str, dict[str, Any]]) -> Callable[[Captured], Answer]
     return answer
 
 
-async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error(machine: Any):
+async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error(machine: UserMachine):
     """Shows: A071."""
     machine.configured(approvals="auto")
     machine.agent("helper", "model: openai:x\n", "You help.\n")
@@ -51,7 +53,7 @@ async def test_what_succeeded_leaves_lines_at_level_info_and_none_at_level_error
     assert lines(machine.home, "error") == []
 
 
-async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: Any):
+async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: UserMachine):
     """Shows: A071."""
 
     def script(_: Captured) -> Answer:
@@ -65,7 +67,7 @@ async def test_a_run_that_failed_leaves_a_line_at_level_error(machine: Any):
     assert (line["status"], line["reason"]) == ("failed", "auth")
 
 
-async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log(machine: Any):
+async def test_a_folder_that_cannot_be_made_is_told_to_the_caller_and_to_the_log(machine: UserMachine):
     """Shows: A068, A071."""
     machine.configured(approvals="auto")
     machine.agent("helper", "model: openai:x\n", "You help.\n")
@@ -142,7 +144,9 @@ async def look(at: str) -> str:
     return at
 
 
-async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoever_asked(machine: Any):
+async def test_an_error_that_nobody_thought_of_ends_one_run_and_is_told_to_whoever_asked(
+    machine: UserMachine,
+):
     """What reads the model's reply breaks: the log says where, the parent hears of it, and everything goes on.
 
     Shows: A069.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from commands import kept
+from user_machine import UserMachine
 
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
@@ -22,9 +23,9 @@ def zeroed(path: Path) -> bytes:
     return bad
 
 
-async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(machine: Any):
+async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(machine: UserMachine):
     """Shows: P16."""
-    async with machine.serving([reply("One."), reply("Two.")]):
+    async with machine.serving([reply("One."), reply("Two.")]) as server:
         first = (await machine("run", "--json", "Hello.")).json
         bad = zeroed(machine.home / "ledger.db")
         before = machine.files()
@@ -44,10 +45,10 @@ async def test_a_damaged_ledger_is_named_with_what_to_do_and_mended_on_request(m
         assert kept.read_bytes() == bad
         again = (await machine("run", "--json", "--session", first["slug"], "Go on.")).json
         assert (again["status"], again["text"]) == ("done", "Two.")
-        assert machine.words(machine.server.requests[1]) == ["Hello.", "One.", "Go on."]
+        assert machine.words(server.requests[1]) == ["Hello.", "One.", "Go on."]
 
 
-async def test_a_daemon_begins_anew_beside_a_damaged_ledger_and_says_so(machine: Any):
+async def test_a_daemon_begins_anew_beside_a_damaged_ledger_and_says_so(machine: UserMachine):
     """Shows: P16."""
     async with machine.serving([reply("One."), reply("Two.")]):
         first = (await machine("run", "--json", "Hello.")).json
@@ -75,13 +76,15 @@ async def poison() -> str:
 """
 
 
-async def test_a_run_that_takes_its_process_down_is_lost_after_three_tries_and_the_others_go_on(machine: Any):
+async def test_a_run_that_takes_its_process_down_is_lost_after_three_tries_and_the_others_go_on(
+    machine: UserMachine,
+):
     """Shows: P22."""
     (machine.folder / "poisoned.py").write_text(textwrap.dedent(POISON))
     machine.configured(tools=["poisoned:poison"])
     machine.env["PYTHONPATH"] = str(machine.folder)
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if "Drink." in machine.words(asked):
             return calls(("poison", {}))
         return reply("Well.")
@@ -104,7 +107,7 @@ async def test_a_run_that_takes_its_process_down_is_lost_after_three_tries_and_t
     assert len(server.requests) == 2, "the poisoned reply was asked for once"
 
 
-async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it(machine: Any):
+async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it(machine: UserMachine):
     """All of them are worked in one process each time it dies.
 
     Shows: P22.
@@ -115,7 +118,7 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
 
     given, lost = asyncio.Event(), asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if "Drink." in machine.words(asked):
             await given.wait()
             return calls(("poison", {}))
@@ -147,7 +150,7 @@ async def test_those_that_are_interrupted_beside_the_poison_are_not_lost_with_it
 LIMIT = 300_000
 
 
-async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(machine: Any):
+async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(machine: UserMachine):
     """What a process may write into one file is raised from outside, as a disk is emptied.
 
     Shows: P06.
@@ -189,7 +192,7 @@ async def test_a_run_waits_while_its_file_may_not_grow_and_is_shown_as_waiting(m
     assert b'"status": "done"' in out
 
 
-async def test_a_run_whose_folder_was_taken_away_is_shown_as_the_ledger_has_it(machine: Any):
+async def test_a_run_whose_folder_was_taken_away_is_shown_as_the_ledger_has_it(machine: UserMachine):
     def script(asked: Captured) -> Answer:
         if asked.turns:
             for folder in machine.sessions.iterdir():

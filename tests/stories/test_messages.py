@@ -5,6 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from user_machine import UserMachine
+
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 LISTS = "You keep lists."
@@ -13,21 +16,21 @@ SECTION = "- todo: Todo List Manager - manages tasks and reminders"
 HOW = "Use agents_message to ask another agent to perform a task."
 
 
-def spoken(request: Any) -> str:
+def spoken(request: Captured) -> str:
     return request.messages[-1]["content"]
 
 
-def answered(request: Any) -> list[Any]:
+def answered(request: Captured) -> list[Any]:
     """What came back from the calls of this conversation."""
     return [json.loads(each["content"]) for each in request.messages if each["role"] == "tool"]
 
 
-async def test_a_person_asks_one_agent_and_it_asks_another(machine: Any):
+async def test_a_person_asks_one_agent_and_it_asks_another(machine: UserMachine):
     """Shows: C025, C026, C027, C028, C037, C038, C039, C081, C082."""
     machine.agent("todo", TODO, LISTS)
     asks = calls(("agents_message", {"agentId": "todo", "content": "Add buy milk."}))
 
-    def script(request: Any) -> Answer:
+    def script(request: Captured) -> Answer:
         if machine.system(request).startswith(LISTS):
             said = spoken(request) == "Add buy milk."
             return calls(("todo", {"items": ["buy milk"]})) if said else reply("Added: buy milk.")
@@ -52,12 +55,12 @@ async def test_a_person_asks_one_agent_and_it_asks_another(machine: Any):
     assert text.index("Add buy milk.") < text.index("Added: buy milk.")
 
 
-async def test_the_time_is_up_and_the_answer_comes_after_all(machine: Any):
+async def test_the_time_is_up_and_the_answer_comes_after_all(machine: UserMachine):
     """Shows: C040, C045, C09."""
     machine.agent("todo", TODO, LISTS)
     gate = asyncio.Event()
 
-    async def script(request: Any) -> Answer:
+    async def script(request: Captured) -> Answer:
         if machine.system(request).startswith(LISTS):
             await gate.wait()
             return reply("Added: buy milk.")
@@ -81,7 +84,7 @@ async def test_the_time_is_up_and_the_answer_comes_after_all(machine: Any):
     assert "Added: buy milk." in Path(later["path"]).read_text()
 
 
-async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: Any):
+async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: UserMachine):
     """Shows: C036, C046, C064, T13."""
     machine.agent("hidden", "ui_visible: false\n", LISTS)
     machine.agent("secret", "", LISTS)
@@ -103,7 +106,7 @@ async def test_a_message_to_one_who_is_hidden_or_denied_writes_nothing(machine: 
     assert [each["agent"] for each in (await machine("sessions", "list", "--json")).json] == ["general"]
 
 
-async def test_what_the_configuration_denies_is_there_for_nobody(machine: Any):
+async def test_what_the_configuration_denies_is_there_for_nobody(machine: UserMachine):
     """Shows: C065."""
     machine.agent("asks", "tools: [agents_message, agents_list, read]\n")
     machine.configured(deny={"tools": ["agents_*"]})
@@ -119,7 +122,7 @@ async def test_what_the_configuration_denies_is_there_for_nobody(machine: Any):
     assert rows["agents_message"]["rule"].startswith("operator deny")
 
 
-async def test_the_list_of_tools_says_who_can_ask_others(machine: Any):
+async def test_the_list_of_tools_says_who_can_ask_others(machine: UserMachine):
     """Shows: C065."""
     machine.agent("reader", "tools: [read]\n")
     machine.agent("lister", "capability_allow: ['agents.read']\n")
@@ -134,12 +137,12 @@ async def test_the_list_of_tools_says_who_can_ask_others(machine: Any):
     assert found == {"general": [True, True], "reader": [False, False], "lister": [False, True]}
 
 
-async def test_a_person_goes_to_another_agent_with_words_and_back_with_what_was_decided(machine: Any):
+async def test_a_person_goes_to_another_agent_with_words_and_back_with_what_was_decided(machine: UserMachine):
     """Shows: C024, C029, C030."""
     machine.agent("a", "model: openai:x\n", "You are A.\n")
     machine.agent("b", "model: openai:x\n", "You are B.\n")
 
-    def echo(asked: Any) -> Answer:
+    def echo(asked: Captured) -> Answer:
         return reply(f"I hear: {asked.messages[-1]['content']}")
 
     lines = "Hello.\n/agent b What do you think?\n/agent a B thinks so too.\n/quit\n"

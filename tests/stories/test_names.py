@@ -5,18 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 SPAWNS = ("sessions_spawn", {"task": "Find the year.", "label": "xfs"})
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 
 
-def of_worker(asked: Any) -> bool:
+def of_worker(asked: Captured) -> bool:
     return "You are a worker agent" in asked.body["messages"][0]["content"]
 
 
-async def at_work(machine: Any, *statuses: str) -> list[dict[str, Any]]:
+async def at_work(machine: UserMachine, *statuses: str) -> list[dict[str, Any]]:
     """The live runs, the oldest first, once they stand so."""
     while True:
         live = sorted((await machine("runs", "list", "--json")).json, key=lambda run: run["run_id"])
@@ -24,7 +26,7 @@ async def at_work(machine: Any, *statuses: str) -> list[dict[str, Any]]:
             return live
 
 
-async def test_a_run_is_meant_by_any_name_of_its_session(machine: Any):
+async def test_a_run_is_meant_by_any_name_of_its_session(machine: UserMachine):
     """Of several the newest, where none is live."""
     async with machine.serving([reply("One."), reply("Two.")]):
         first = (await machine("run", "--json", "Hi")).json
@@ -42,8 +44,8 @@ async def test_a_run_is_meant_by_any_name_of_its_session(machine: Any):
         assert (await machine("subagent", "show", "--json", first["run_id"])).json["text"] == "One."
 
 
-async def test_a_worker_is_meant_by_the_key_of_its_session(machine: Any):
-    async def script(asked: Any) -> Any:
+async def test_a_worker_is_meant_by_the_key_of_its_session(machine: UserMachine):
+    async def script(asked: Captured) -> Answer:
         if of_worker(asked):
             return reply("1993.")
         return reply("Heard.") if asked.turns else calls(SPAWNS)
@@ -57,11 +59,11 @@ async def test_a_worker_is_meant_by_the_key_of_its_session(machine: Any):
 
 
 @pytest.mark.parametrize(("verb", "reason"), [("cancel", "user_cancel"), ("interrupt", "interrupted")])
-async def test_a_session_means_the_run_that_it_is_at(machine: Any, verb: str, reason: str):
+async def test_a_session_means_the_run_that_it_is_at(machine: UserMachine, verb: str, reason: str):
     """And neither the newer ones that wait their turn behind it nor the older ones that have ended."""
     never = asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if asked.messages[-1]["content"] == "More":
             await never.wait()
         return reply("Said.")
@@ -80,12 +82,12 @@ async def test_a_session_means_the_run_that_it_is_at(machine: Any, verb: str, re
         )
 
 
-async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine: Any):
+async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine: UserMachine):
     machine.agent("helper", "", "You help.\n")
     machine.configured(approvals="auto")
     on = asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if "You help." in asked.body["messages"][0]["content"]:
             await on.wait()
             return reply("Here: x.")
@@ -105,7 +107,7 @@ async def test_a_session_means_the_run_that_is_sent_away_or_gone_on_with(machine
         assert parent["run_id"] in [run["run_id"] for run in resumed.json]
 
 
-async def test_a_session_that_has_had_no_run_says_so(machine: Any):
+async def test_a_session_that_has_had_no_run_says_so(machine: UserMachine):
     async with machine.serving([]), machine.open() as app:
         session = await app.create("general", workspace=str(machine.folder))
         shown = await machine("runs", "show", session.slug)
@@ -113,7 +115,7 @@ async def test_a_session_that_has_had_no_run_says_so(machine: Any):
     assert f"{session.slug} has had no run yet: `retinue send {session.slug} TEXT`" in shown.err
 
 
-async def test_a_session_is_meant_by_any_run_of_it(machine: Any):
+async def test_a_session_is_meant_by_any_run_of_it(machine: UserMachine):
     """By its id, or a beginning that is of no other's."""
     async with machine.serving([reply("One."), reply("Two."), reply("Three.")]):
         ran = (await machine("run", "--json", "Hi")).json
@@ -141,7 +143,7 @@ async def test_a_session_is_meant_by_any_run_of_it(machine: Any):
         assert sent["session_id"] == again["session_id"] == ran["session_id"]
 
 
-async def test_what_could_be_several_is_refused_with_their_names(machine: Any):
+async def test_what_could_be_several_is_refused_with_their_names(machine: UserMachine):
     """A run's whole id is never one of several, though a session's name begins with it."""
     async with machine.serving([reply("One."), reply("Two.")]), machine.open() as app:
         first = await app.run("Hi", workspace=machine.folder)
@@ -163,7 +165,7 @@ async def test_what_could_be_several_is_refused_with_their_names(machine: Any):
             assert second.slug in told.err
 
 
-async def test_a_session_that_is_gone_is_brought_back_by_its_run(machine: Any):
+async def test_a_session_that_is_gone_is_brought_back_by_its_run(machine: UserMachine):
     async with machine.serving([reply("One.")]):
         ran = (await machine("run", "--json", "Hi")).json
         await machine("sessions", "delete", ran["run_id"])

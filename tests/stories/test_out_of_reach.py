@@ -14,8 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.sandbox.landlock import abi
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import calls, reply
 
 
@@ -38,14 +40,14 @@ async def listening() -> AsyncGenerator[tuple[int, list[bytes]]]:
         await server.wait_closed()
 
 
-def results(request: Any) -> list[str]:
+def results(request: Captured) -> list[str]:
     return [message["content"] for message in request.messages if message["role"] == "tool"]
 
 
 # the web
 
 
-async def test_there_is_no_way_to_the_web_unless_the_operator_opens_one(machine: Any):
+async def test_there_is_no_way_to_the_web_unless_the_operator_opens_one(machine: UserMachine):
     """Shows: S06."""
     machine.configured(approvals="auto")
     async with (
@@ -60,7 +62,9 @@ async def test_there_is_no_way_to_the_web_unless_the_operator_opens_one(machine:
     assert heard == []
 
 
-async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_names_them(machine: Any):
+async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_names_them(
+    machine: UserMachine,
+):
     """Shows: S06, S07."""
     async with listening() as (port, heard):
         machine.configured(
@@ -91,7 +95,7 @@ async def test_the_persons_own_machines_are_not_the_web_even_where_the_operator_
     ("ceiling", "policy", "code"), [({"network": False}, "auto", 0), (None, "ask", 6), (None, "deny", 0)]
 )
 async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_away(
-    machine: Any, ceiling: Any, policy: str, code: int
+    machine: UserMachine, ceiling: dict[str, bool] | None, policy: str, code: int
 ):
     """Shows: S06, T08."""
     async with listening() as (port, heard):
@@ -113,7 +117,7 @@ async def test_a_page_needs_a_yes_like_every_deed_and_a_ceiling_takes_the_web_aw
 
 
 @pytest.mark.parametrize("bad", ["127.0.0.1", "https://user@example.org", "example.org/path", "**"])
-async def test_a_site_that_is_none_stops_the_start_with_its_key(machine: Any, bad: str):
+async def test_a_site_that_is_none_stops_the_start_with_its_key(machine: UserMachine, bad: str):
     """Shows: S06."""
     machine.configured(web_fetch={"hosts": ["docs.example.org", bad]})
     async with machine.serving([]):
@@ -170,7 +174,7 @@ for member in (packed := zipfile.ZipFile('evil.zip')).infolist():
 """
 
 
-async def test_what_an_archive_holds_stays_in_the_workspace(machine: Any):
+async def test_what_an_archive_holds_stays_in_the_workspace(machine: UserMachine):
     """There is no tool of ours that unpacks: a command does, in its cell, with tar's own checks switched off and by a
     program that has none. What it leaves behind is then opened by the file tools, which follow no link out of the scope.
 
@@ -237,7 +241,9 @@ DOORS = {
 }
 
 
-async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_whoever_starts_it(machine: Any):
+async def test_an_agent_of_another_runtime_is_held_like_any_other_or_refused_whoever_starts_it(
+    machine: UserMachine,
+):
     """A program that takes turns of its own runs in its session's cell, and reaches nothing beside it; a server of
     somebody's own could not be held, and is never asked.
 
@@ -290,7 +296,7 @@ LOWER = "landlock" if abi() else "none"
 CHANGES = "chmod 640 '{0}'; touch -d @86400 '{0}'; cat '{0}'; echo evil >>'{0}'"
 
 
-async def test_below_strict_nothing_outside_changes_without_a_yes_to_just_that(machine: Any):
+async def test_below_strict_nothing_outside_changes_without_a_yes_to_just_that(machine: UserMachine):
     """Landlock leaves modes, times and attributes of files elsewhere open, which the documentation says: so every command
     asks, whatever grants it, and the one that a person allowed changes them. Contents stay closed even then.
 

@@ -3,16 +3,19 @@
 import asyncio
 import hashlib
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.app.log import LOG
 from retinue.app.pool import cleared, pooled
 from retinue.domain.event import Event
 from retinue.domain.run import Status, Waiting
 from retinue.errors import Refused
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured, Script
+from retinue.testing.replies import Answer, calls, reply
 from retinue.tools.define import tool
 
 LONG = "It is in src/cron.py, line 12, and nothing else uses it."
@@ -30,11 +33,14 @@ def gives(task: str, **more: Any) -> tuple[str, Any]:
     return "agent", {"task_prompt": task} | more
 
 
-def playing(*turns: Any) -> Any:
+Turn = Answer | Callable[[list[dict[str, Any]]], Answer]
+
+
+def playing(*turns: Turn) -> Script:
     """The main agent plays these turns, one after the other over all its runs; whoever was given a task answers it."""
     left = list(turns)
 
-    def answer(asked: Any) -> Any:
+    def answer(asked: Captured) -> Answer:
         messages = asked.body["messages"]
         if "Your task:" in messages[0]["content"]:
             return reply(f"{LONG} {sum(each['role'] == 'user' for each in messages)}")
@@ -44,15 +50,17 @@ def playing(*turns: Any) -> Any:
     return answer
 
 
-def results(messages: Any) -> list[Any]:
+def results(messages: list[dict[str, Any]]) -> list[Any]:
     return [json.loads(each["content"]) for each in messages if each["role"] == "tool"]
 
 
-def asks(messages: Any) -> Any:
+def asks(messages: list[dict[str, Any]]) -> Answer:
     return calls(("agent_ask", {"agent_id": results(messages)[0]["agent_id"], "message": "Sure?"}))
 
 
-async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_from_then_on(machine: Any):
+async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_from_then_on(
+    machine: UserMachine,
+):
     """Shows: B001, B009, B014, B015, B019, B020."""
     assert not (machine.agents / "general.md").exists()
     async with machine.serving(playing(calls(gives("Find cron.")), reply("Found."))) as server:
@@ -71,7 +79,7 @@ async def test_a_task_without_a_name_goes_to_the_general_agent_which_is_there_fr
     assert (shown["agent"], shown["parent_session_id"]) == ("general", run.json["slug"])
 
 
-async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(machine: Any):
+async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(machine: UserMachine):
     """Shows: B042."""
     machine.configured(subagents={"pool": False})
     turns = [
@@ -93,7 +101,7 @@ async def test_without_a_pool_a_task_is_done_all_the_same_and_nobody_is_kept(mac
     assert warned["run"] == run.id
 
 
-async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(machine: Any):
+async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(machine: UserMachine):
     """Shows: B029, B030, B031, B033, B034, B035, B036, B040, B046."""
     machine.agent("scout", "tools: [read, grep]\n", "You look.")
     machine.agent("coder", "", "You write.")
@@ -132,7 +140,7 @@ async def test_the_pool_tells_definitions_apart_and_counts_what_each_was_given(m
     ]
 
 
-async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(machine: Any):
+async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(machine: UserMachine):
     """Shows: B046, B048."""
     turns = [calls(gives("One.")), asks, reply("Sure."), asks, reply("Gone.")]
     async with machine.serving(playing(*turns)) as server:
@@ -156,7 +164,7 @@ async def test_an_agent_is_asked_more_until_a_person_takes_it_out_of_the_pool(ma
         assert (await machine("sessions", "show", row["agent_id"])).code == 0
 
 
-async def test_clearing_the_pool_takes_out_every_idle_agent(machine: Any):
+async def test_clearing_the_pool_takes_out_every_idle_agent(machine: UserMachine):
     """Shows: B047."""
     turns = [calls(gives("One."), gives("Two.", persist=False)), reply("Done.")]
     async with machine.serving(playing(*turns)):
@@ -167,7 +175,7 @@ async def test_clearing_the_pool_takes_out_every_idle_agent(machine: Any):
         assert "nobody idle" in (await machine("pool", "clear")).err
 
 
-async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Any):
+async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: UserMachine):
     """Shows: B047."""
     written = machine.folder / "scout.md"
     written.write_text("---\nname: scout\ndescription: Looks.\n---\n\nYou look.\n")
@@ -181,7 +189,7 @@ async def test_a_person_makes_lists_shows_uses_and_deletes_an_agent(machine: Any
         assert "scout" not in [row["name"] for row in (await machine("agents", "list", "--json")).json]
 
 
-async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: Any):
+async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: UserMachine):
     """Shows: B017, B018, B021, B051."""
     heard: list[Event] = []
     turns = [calls(gives("One."), gives("Two.")), reply("Done.")]
@@ -203,7 +211,7 @@ async def test_events_tell_which_call_began_an_agent_and_how_it_ended(machine: A
             assert (await app.find_run(event.run)).text.startswith(LONG)
 
 
-async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(machine: Any):
+async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(machine: UserMachine):
     """Shows: B022, B026, B041."""
     waits, go = asyncio.Event(), asyncio.Event()
 
@@ -217,7 +225,7 @@ async def test_agents_at_work_are_listed_while_they_work_and_not_afterwards(mach
         await go.wait()
         return "so"
 
-    def answer(asked: Any) -> Any:
+    def answer(asked: Captured) -> Answer:
         messages = asked.body["messages"]
         if messages[-1]["role"] == "tool":
             return reply(LONG)

@@ -5,11 +5,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 import retinue
 from retinue.domain.event import Event
+from retinue.domain.run import Run
 from retinue.domain.transcript import Called, Said
 from retinue.errors import BadConfig
+from retinue.testing.model_server import Captured, ModelServer
 from retinue.testing.programs import claude_says, codex_says, pi_says, script, words
 from retinue.testing.replies import Answer, calls, reply
 
@@ -21,7 +24,7 @@ LINES = {
 }
 
 
-def installed(machine: Any, **how: Any) -> None:
+def installed(machine: UserMachine, **how: Any) -> None:
     """Programs of these names on the PATH; each also writes down the keys that it was given."""
     keys = "env | grep -E '_(KEY|TOKEN)=' | sort >\"$HOME/keys\""
     place = machine.folder.parent / "bin"
@@ -30,7 +33,7 @@ def installed(machine: Any, **how: Any) -> None:
     machine.env["PATH"] = f"{place}:{machine.env['PATH']}"
 
 
-def kinds(server: Any) -> list[dict[str, Any]]:
+def kinds(server: ModelServer) -> list[dict[str, Any]]:
     own = {"provider": "openai-compatible", "model": "own-model", "config": {"base_url": server.url}}
     return [
         {"agentId": "model", "chat": {"provider": "openai"}},
@@ -41,15 +44,15 @@ def kinds(server: Any) -> list[dict[str, Any]]:
     ]
 
 
-def named(request: Any) -> Answer:
+def named(request: Captured) -> Answer:
     return reply(f"{request.body['model']} answers")
 
 
-def home(machine: Any, run: Any) -> Path:
+def home(machine: UserMachine, run: Run) -> Path:
     return machine.home / "programs" / run.session_id / "held"
 
 
-async def test_one_agent_of_each_kind_answers_a_message(machine: Any):
+async def test_one_agent_of_each_kind_answers_a_message(machine: UserMachine):
     """Each program is started with its own words the first time and goes on with its own conversation the second.
 
     Shows: C005, C049."""
@@ -87,7 +90,7 @@ async def test_one_agent_of_each_kind_answers_a_message(machine: Any):
     assert (home(machine, runs["claude"]) / ".claude" / "CLAUDE.md").read_text().startswith("You code.")
 
 
-async def test_keys_reach_only_the_program_that_they_are_for(machine: Any):
+async def test_keys_reach_only_the_program_that_they_are_for(machine: UserMachine):
     installed(machine)
     machine.env["GITHUB_TOKEN"] = "ghp_0123456789abcdef0123456789abcdef0123"
     async with machine.serving(named) as server:
@@ -103,7 +106,7 @@ async def test_keys_reach_only_the_program_that_they_are_for(machine: Any):
         assert "sk-test" not in Path(run.path).read_text()
 
 
-async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(machine: Any):
+async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(machine: UserMachine):
     """What claude did by itself stands in its conversation; whoever asked gets its last word and a count.
 
     Shows: C048."""
@@ -111,7 +114,7 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
     asks = calls(("agents_message", {"agentId": "claude", "content": "Tidy up."}))
     heard: list[dict[str, Any]] = []
 
-    def played(request: Any) -> Answer:
+    def played(request: Captured) -> Answer:
         results = [each["content"] for each in request.messages if each["role"] == "tool"]
         heard.extend(map(json.loads, results))
         return reply("Claude has tidied up.") if results else asks
@@ -135,7 +138,7 @@ async def test_an_agent_hands_a_task_to_claude_and_hears_how_many_calls_it_took(
     assert told == ["tool.started", "tool.ended"] * 5
 
 
-async def test_a_second_message_while_a_program_works_starts_no_second_process(machine: Any):
+async def test_a_second_message_while_a_program_works_starts_no_second_process(machine: UserMachine):
     live = 'echo $$ >>"$HOME/live"; until [ -e go ]; do sleep 0.02; done; cp "$HOME/live" "$HOME/seen"; : >"$HOME/live"'
     installed(machine, before=live)
     async with machine.serving(named) as server:
@@ -159,7 +162,7 @@ async def test_a_second_message_while_a_program_works_starts_no_second_process(m
     ],
 )
 async def test_words_that_are_said_to_a_program_already_are_refused(
-    machine: Any, provider: str, extra: list[str], flags: str
+    machine: UserMachine, provider: str, extra: list[str], flags: str
 ):
     config = {"workdir": "sub", "extraArgs": extra, "wrapper": {"path": "/w", "env": {"A": "b"}}}
     machine.configured(
@@ -172,7 +175,7 @@ async def test_words_that_are_said_to_a_program_already_are_refused(
     assert str(wrong.value).endswith(f"config.json: {said}")
 
 
-async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine: Any):
+async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine: UserMachine):
     """The working folder, more words, and another program that starts it.
 
     Shows: C050."""
@@ -203,7 +206,7 @@ async def test_settings_of_a_program_decide_where_and_how_it_is_started(machine:
     assert told == [str(machine.folder.resolve() / "sub"), "from the wrapper"]
 
 
-async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(machine: Any):
+async def test_a_program_that_is_not_installed_is_told_before_a_session_is_made(machine: UserMachine):
     machine.env["PATH"] = "/usr/bin:/bin"
     machine.configured(agents=[{"agentId": "coder", "chat": {"provider": "claude-cli"}}])
     async with machine.open() as app:

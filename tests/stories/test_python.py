@@ -8,10 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from transcript_entries import entry_texts
+from user_machine import UserMachine
 
 import retinue
 from retinue.errors import BadConfig, NotFound, Refused, Usage
-from retinue.testing.replies import calls, reply, silence, unfinished
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply, silence, unfinished
 
 SENT: list[tuple[str, str, str]] = []
 
@@ -23,7 +26,7 @@ async def send_mail(call: retinue.Call, to: str, body: str) -> str:
     return "sent"
 
 
-async def test_a_program_gives_its_own_tools(machine: Any):
+async def test_a_program_gives_its_own_tools(machine: UserMachine):
     SENT.clear()
     machine.agent("quiet", "model: openai:x\ncapability_deny: ['mail.*']\n")
     wish = calls(("send_mail", {"to": "ada", "body": "hello"}))
@@ -39,7 +42,7 @@ async def test_a_program_gives_its_own_tools(machine: Any):
     assert "send_mail" not in machine.tools(server.requests[2])
 
 
-async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: Any):
+async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_opening(machine: UserMachine):
     """Shows: T02."""
     with pytest.raises(Usage, match="there is a tool 'send_mail' already"):
         async with machine.open(tools=[send_mail, send_mail]):
@@ -57,7 +60,7 @@ async def test_two_tools_of_one_name_and_tools_that_are_none_are_refused_at_the_
                 pass
 
 
-async def test_tools_named_in_the_configuration_are_there(machine: Any, tmp_path: Path):
+async def test_tools_named_in_the_configuration_are_there(machine: UserMachine, tmp_path: Path):
     (tmp_path / "my_tools_of_this_test.py").write_text(
         "import retinue\n\n@retinue.tool(effect='read')\ndef dice() -> str:\n    '''Rolls.'''\n    return 'four'\n"
     )
@@ -71,7 +74,7 @@ async def test_tools_named_in_the_configuration_are_there(machine: Any, tmp_path
     assert "four" in machine.words(server.requests[1])
 
 
-async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: Any):
+async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: UserMachine):
     heard: list[retinue.Event] = []
     async with machine.serving([calls(("ls", {}), text="Look."), reply("Done.")]), machine.open() as app:
         with app.listen(heard.append):
@@ -89,7 +92,7 @@ async def test_a_listener_hears_a_run_from_its_birth_to_its_end(machine: Any):
     assert numbered == sorted(set(numbered))
 
 
-async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(machine: Any):
+async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(machine: UserMachine):
     """Shows: K01."""
     heard = asyncio.Event()
 
@@ -112,15 +115,15 @@ async def test_a_request_that_is_cancelled_is_hung_up_on_and_its_words_are_kept(
         assert (await app.cancel(run.id)).status == "cancelled"
 
 
-async def test_a_half_answer_is_never_taken_for_an_answer(machine: Any):
+async def test_a_half_answer_is_never_taken_for_an_answer(machine: UserMachine):
     """Shows: M07."""
     async with machine.serving([unfinished("par"), reply("whole")]) as server, machine.open() as app:
         run = await app.run("Answer", workspace=machine.folder)
         assert (run.text, len(server.requests)) == ("whole", 2)
-        assert [entry.text for entry in await app.entries(run.slug)] == ["Answer", "whole"]
+        assert entry_texts(await app.entries(run.slug)) == ["Answer", "whole"]
 
 
-async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: Any):
+async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machine: UserMachine):
     async with machine.serving([reply("late", delay=60), reply("other", delay=60), reply("In time.")]):
         async with machine.open() as app:
             run = await app.start("Wait for me", workspace=machine.folder)
@@ -144,7 +147,7 @@ async def test_a_run_left_behind_is_found_and_taken_up_by_the_next_program(machi
                 await app.resume(run.id)
 
 
-async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Any):
+async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: UserMachine):
     async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
         first = await app.run("One", workspace=machine.folder)
         await app.run("Two", workspace=machine.folder)
@@ -156,11 +159,11 @@ async def test_runs_are_found_by_any_beginning_that_is_theirs_alone(machine: Any
         assert [run.ask.task for run in await app.runs(live=False, limit=1)] == ["Two"]
 
 
-async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: Any):
+async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machine: UserMachine):
     """Shows: C044."""
     asked_more = asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         await asked_more.wait()
         return reply("Two." if asked.turns else "One.")
 
@@ -178,7 +181,7 @@ async def test_a_session_at_work_takes_more_words_but_is_not_cleared_away(machin
         assert machine.words(server.requests[1]) == ["First", "One.", "Second"]
 
 
-async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machine: Any):
+async def test_a_defect_is_a_sentence_for_the_person_and_a_line_in_the_log(machine: UserMachine):
     key = "sk-test-openai-0123456789"
 
     def defect(_arguments: bytes) -> dict[str, Any]:

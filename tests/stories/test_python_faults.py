@@ -2,9 +2,9 @@
 
 import asyncio
 from pathlib import Path
-from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 import retinue
 from retinue.app.log import log_line
@@ -19,7 +19,7 @@ def ls() -> str:
     return ""
 
 
-async def test_a_listener_that_fails_does_not_end_the_run(machine: Any):
+async def test_a_listener_that_fails_does_not_end_the_run(machine: UserMachine):
     def fails(event: Event) -> None:
         raise KeyError(event.kind)
 
@@ -36,7 +36,7 @@ def test_a_log_that_cannot_be_written_harms_nobody(tmp_path: Path):
     assert (tmp_path / "logs").read_text() == "a file where the folder should be"
 
 
-async def test_an_opening_that_is_refused_leaves_no_owner_behind(machine: Any):
+async def test_an_opening_that_is_refused_leaves_no_owner_behind(machine: UserMachine):
     with pytest.raises(Usage, match="there is a tool 'ls' already"):
         async with machine.open(tools=[ls]):
             pass
@@ -47,7 +47,7 @@ async def taken_up(app: retinue.App) -> list[str]:
     return [run.id for run in await app.resume()]
 
 
-async def test_two_processes_share_the_interrupted_runs_between_them(machine: Any):
+async def test_two_processes_share_the_interrupted_runs_between_them(machine: UserMachine):
     async with machine.serving([silence()] * 3 + [reply("Done.")] * 3):
         async with machine.open() as app:
             for task in ("One", "Two", "Three"):
@@ -60,7 +60,7 @@ async def test_two_processes_share_the_interrupted_runs_between_them(machine: An
             assert [(await one.wait(each)).status for each in ids] == [retinue.Status.DONE] * 3
 
 
-async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(machine: Any):
+async def test_the_key_of_a_definitions_own_server_is_kept_nowhere(machine: UserMachine):
     """Shows: X09."""
     key = "my-own-key-0123456789"
     machine.env["MY_OWN_KEY"] = key

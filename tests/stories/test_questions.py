@@ -4,8 +4,11 @@ import json
 from pathlib import Path
 from typing import Any
 
+from user_machine import UserMachine
+
 from retinue import remote
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured, ModelServer, Script
+from retinue.testing.replies import Answer, calls, reply
 
 COLOUR = ("ask_user", {"question": "Which colour?", "options": ["red", "blue"]})
 SIZE = ("ask_user", {"question": "How large?"})
@@ -20,19 +23,19 @@ async def careless(call: Call) -> str:
 '''
 
 
-def by_turn(*replies: Any) -> Any:
-    def script(asked: Any) -> Any:
+def by_turn(*replies: Answer) -> Script:
+    def script(asked: Captured) -> Answer:
         return replies[min(asked.turns, len(replies) - 1)]
 
     return script
 
 
-def results(server: Any) -> list[str]:
+def results(server: ModelServer) -> list[str]:
     """What the model was told of its calls, in the last request."""
     return [each["content"] for each in server.requests[-1].messages if each["role"] == "tool"]
 
 
-async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(machine: Any):
+async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(machine: UserMachine):
     async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server, machine.daemon():
         asked = await machine("run", "--json", "Paint.")
         assert (asked.code, asked.json["status"], asked.json["waiting_for"]) == (6, "waiting", "person")
@@ -50,7 +53,7 @@ async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(mac
     assert (shown["questions"], shown["attempts"], len(server.requests)) == ([], 1, 2)
 
 
-async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number(machine: Any):
+async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number(machine: UserMachine):
     async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server, machine.daemon():
         asked = (await machine("run", "--json", "Paint.")).json
         stream = remote.events(machine.home, after=0, deltas="none")
@@ -63,7 +66,7 @@ async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number
         assert results(server) == ["blue"]
 
 
-async def test_a_question_outlives_the_daemon_and_every_process(machine: Any):
+async def test_a_question_outlives_the_daemon_and_every_process(machine: UserMachine):
     async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server:
         async with machine.daemon():
             asked = (await machine("run", "--json", "Paint.")).json
@@ -77,7 +80,7 @@ async def test_a_question_outlives_the_daemon_and_every_process(machine: Any):
         assert (sent.code, sent.out, results(server)) == (0, "So be it.\n", ["red"])
 
 
-async def test_several_questions_of_one_reply_are_answered_one_after_the_other(machine: Any):
+async def test_several_questions_of_one_reply_are_answered_one_after_the_other(machine: UserMachine):
     async with machine.serving(by_turn(calls(COLOUR, SIZE), reply("So be it."))) as server, machine.daemon():
         asked = await machine("run", "--json", "Paint.")
         again = await machine("send", asked.json["slug"], "1")
@@ -87,13 +90,13 @@ async def test_several_questions_of_one_reply_are_answered_one_after_the_other(m
         assert len(server.requests) == 2
 
 
-async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machine: Any):
+async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machine: UserMachine):
     machine.configured(approvals="auto")
     machine.agent("asker", body="You ask.")
     boss: list[Any] = [calls(("agent", {"agent_name": "asker", "task_prompt": "Ask."})), reply("It knows.")]
     asker: list[Any] = [calls(SIZE), reply("Now I know.")]
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         return (asker if "You ask." in asked.body["messages"][0]["content"] else boss)[asked.turns]
 
     async with machine.serving(script), machine.daemon():
@@ -106,8 +109,8 @@ async def test_a_childs_question_holds_up_its_parent_until_it_is_answered(machin
         assert (await machine("wait", asked.json["run_id"])).out == "It knows.\n"
 
 
-async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: Any):
-    def script(asked: Any) -> Any:
+async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: UserMachine):
+    def script(asked: Captured) -> Answer:
         summed = any("interrupts you" in str(each["content"]) for each in asked.messages)
         return reply("Nothing yet.") if summed else calls(COLOUR)
 
@@ -121,7 +124,7 @@ async def test_a_run_that_asks_can_be_cancelled_and_interrupted(machine: Any):
             assert "No result: " in Path(each["path"]).read_text()
 
 
-async def test_where_nobody_can_ever_answer_the_agent_is_told_so(machine: Any):
+async def test_where_nobody_can_ever_answer_the_agent_is_told_so(machine: UserMachine):
     async with machine.serving(by_turn(calls(COLOUR), reply("Red, then."))) as server:
         ran = await machine("run", "Paint.")
         assert (ran.code, ran.out) == (0, "Red, then.\n")
@@ -130,7 +133,7 @@ async def test_where_nobody_can_ever_answer_the_agent_is_told_so(machine: Any):
         ]
 
 
-async def test_a_tool_that_asks_in_the_midst_of_what_it_does_does_not_wait(machine: Any):
+async def test_a_tool_that_asks_in_the_midst_of_what_it_does_does_not_wait(machine: UserMachine):
     """It may have begun something that must not happen twice."""
     (machine.folder / "ours.py").write_text(CARELESS)
     machine.env["PYTHONPATH"] = str(machine.folder)

@@ -5,16 +5,20 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
+from retinue import App
+from retinue.domain.run import Run
 from retinue.domain.scope import DEFAULT_DENY
 from retinue.domain.transcript import Called, Returned
 from retinue.store import strict_yaml
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 SHAPE = ["success", "error", "tool", "resource", "allowed_patterns", "deny_patterns", "message"]
 
 
-async def results(app: Any, run: Any) -> list[Returned]:
+async def results(app: App, run: Run) -> list[Returned]:
     """In the order of their calls: in the file they stand as they came."""
     found = await app.entries(run.session_id)
     called = [entry.id for entry in found if isinstance(entry, Called)]
@@ -22,7 +26,7 @@ async def results(app: Any, run: Any) -> list[Returned]:
     return sorted(results, key=lambda each: called.index(each.of))
 
 
-async def refusals(app: Any, run: Any) -> list[dict[str, Any]]:
+async def refusals(app: App, run: Run) -> list[dict[str, Any]]:
     found = [json.loads(each.text) for each in await results(app, run) if not each.ok]
     assert all(list(each) == SHAPE and each["success"] is False for each in found)
     return found
@@ -36,16 +40,16 @@ def reads(path: object) -> tuple[str, dict[str, str]]:
     return "read", {"path": str(path)}
 
 
-def paths_of(run: Any) -> Any:
+def paths_of(run: Run) -> Any:
     preset = (Path(run.path).parent / "preset.md").read_text()
     return strict_yaml.load(preset.split("---\n")[1], "preset.md")["paths"]
 
 
-async def spawned(app: Any, parent: Any, agent: str, **wishes: Any) -> Any:
+async def spawned(app: App, parent: Run, agent: str, **wishes: Any) -> Any:
     return await app.wait((await app.spawn("Go", parent=parent.slug, agent=agent, **wishes)).id)
 
 
-async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_preset_says(machine: Any):
+async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_preset_says(machine: UserMachine):
     """Shows: T06, D009."""
     machine.configured(approvals="auto")
     machine.agent("reader", "workspace: {writable: false}\n")
@@ -71,7 +75,7 @@ async def test_a_child_of_one_who_may_only_read_writes_nothing_whatever_its_pres
     assert (machine.folder / "there.txt").read_text() == "old"
 
 
-async def test_a_ceiling_holds_for_grandchildren_and_says_whose_it_is(machine: Any):
+async def test_a_ceiling_holds_for_grandchildren_and_says_whose_it_is(machine: UserMachine):
     """Shows: T06, T07, L024."""
     machine.configured(approvals="auto")
     (machine.folder / "src").mkdir()
@@ -96,7 +100,7 @@ async def test_a_ceiling_holds_for_grandchildren_and_says_whose_it_is(machine: A
         assert f"the ceiling of {chief.slug}'s tools" in tool["message"]
 
 
-async def test_what_the_operator_denies_no_definition_gets(machine: Any):
+async def test_what_the_operator_denies_no_definition_gets(machine: UserMachine):
     """Shows: L024, T01."""
     machine.configured(
         approvals="auto", deny={"tools": ["write"], "paths": ["**/*.key"], "agents": ["rogue"]}
@@ -118,11 +122,11 @@ async def test_what_the_operator_denies_no_definition_gets(machine: Any):
     assert refused.code in (3, 7)
 
 
-async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: Any):
+async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: UserMachine):
     """Shows: L024."""
     (machine.folder / "a").write_text("words")
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         if asked.turns == 1:
             machine.configured(deny={"tools": ["ls"], "paths": ["a"]})
         if asked.turns == 2:
@@ -162,7 +166,9 @@ async def test_a_deny_counts_from_the_moment_it_stands_in_the_file(machine: Any)
     assert not (machine.folder / "b").exists()
 
 
-async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_what_stays_closed(machine: Any):
+async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_what_stays_closed(
+    machine: UserMachine,
+):
     """Shows: A090."""
     machine.configured(approvals="auto", deny={"paths": ["/srv/denied/**"]})
     machine.agent("wide", "paths: {read: ['/**'], write: ['/**']}\n")
@@ -189,7 +195,7 @@ async def test_a_wide_grant_speaks_for_a_way_up_and_nobody_is_sent_to_ask_for_wh
     assert (machine.folder.parent / "new.txt").read_text() == "x"
 
 
-async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: Any):
+async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: UserMachine):
     """Shows: A090."""
     machine.configured(approvals="auto")
     (machine.folder.parent / "beside.txt").write_text("beside")
@@ -203,7 +209,7 @@ async def test_a_way_up_without_a_grant_is_still_a_way_out(machine: Any):
     assert not (machine.folder.parent / "new.txt").exists()
 
 
-async def test_a_childs_own_paths_count_not_its_parents(machine: Any):
+async def test_a_childs_own_paths_count_not_its_parents(machine: UserMachine):
     """Shows: A085, A010, A015."""
     machine.agent("wide", "paths: {read: ['/**']}\n")
     machine.agent("scout", "tools: [read]\n")
@@ -222,7 +228,7 @@ async def test_a_childs_own_paths_count_not_its_parents(machine: Any):
         assert [each.text for each in await results(app, child) if each.ok] == ["mine"]
 
 
-async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machine: Any):
+async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machine: UserMachine):
     """Shows: A013, A014, A015, A016, A025, A027."""
     machine.agent("narrow", "paths: {read: ['src/**', '/srv/**'], write: ['out/**']}\n")
     machine.agent("scout", "tools: [read]\n")
@@ -245,7 +251,7 @@ async def test_paths_are_inherited_lifted_or_given_and_always_written_down(machi
         assert not (await results(app, again))[-1].ok
 
 
-async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(machine: Any):
+async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(machine: UserMachine):
     """Shows: A091, T06."""
     machine.agent("scout", "tools: [read, ls]\n")
     (machine.folder / "a").write_text("words")
@@ -264,7 +270,7 @@ async def test_a_child_that_lost_its_paths_reads_nothing_and_hands_nothing_on(ma
         assert f"the ceiling of {child.slug} allows read only in nothing" in refused["message"]
 
 
-async def test_every_refusal_has_one_shape_and_names_its_rule(machine: Any):
+async def test_every_refusal_has_one_shape_and_names_its_rule(machine: UserMachine):
     """Shows: A090, C055, D013, T01, T12."""
     machine.configured(limits={"approval_seconds": 0.05})
     machine.agent(
@@ -301,7 +307,7 @@ async def test_every_refusal_has_one_shape_and_names_its_rule(machine: Any):
     assert sorted(path.name for path in machine.folder.rglob("*")) == [".ssh", "id", "k", "src"]
 
 
-async def test_a_no_is_told_in_the_same_shape(machine: Any):
+async def test_a_no_is_told_in_the_same_shape(machine: UserMachine):
     """Shows: A007, A090."""
     async with machine.serving([calls(writes("a")), reply("I may not.")]):
         ran = await machine("run", "--json", "Write")
@@ -314,7 +320,7 @@ async def test_a_no_is_told_in_the_same_shape(machine: Any):
     assert "person said no" in refused["message"]
 
 
-async def test_a_read_only_workspace_says_so_by_name(machine: Any):
+async def test_a_read_only_workspace_says_so_by_name(machine: UserMachine):
     """Shows: D009, D013."""
     machine.configured(approvals="auto")
     machine.agent("looker", "workspace: {writable: false}\npaths: {read: ['**'], write: ['**', '/tmp/**']}\n")
@@ -331,7 +337,7 @@ async def test_a_read_only_workspace_says_so_by_name(machine: Any):
 HOUSE = ("ledger.db", "trust.json", "tmp", "sessions", "logs", ".")
 
 
-async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: Any):
+async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: UserMachine):
     """It has the widest scope a definition can give, and tries every door.
 
     Shows: T10, T11.
@@ -341,7 +347,7 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: Any):
     (machine.folder / "way").symlink_to(machine.home)
     (machine.folder / "conf").symlink_to(machine.env["RETINUE_CONFIG"])
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         if asked.turns == 0:
             return calls(
                 ("bash", {"command": "touch owned"}),
@@ -391,7 +397,7 @@ async def test_nothing_a_model_says_or_reaches_opens_an_approval(machine: Any):
 
 
 @pytest.mark.parametrize("hidden", ["write", "bash", "edit"])
-async def test_a_hidden_tool_called_by_name_does_nothing(machine: Any, hidden: str):
+async def test_a_hidden_tool_called_by_name_does_nothing(machine: UserMachine, hidden: str):
     """Shows: C055, B013, T01."""
     machine.configured(approvals="auto")
     machine.agent("plain", "tools: [read]\n")
@@ -416,14 +422,14 @@ async def test_a_hidden_tool_called_by_name_does_nothing(machine: Any, hidden: s
 
 
 @pytest.mark.parametrize("policy", ["auto", "ask"])
-async def test_a_model_hands_on_only_what_it_has_unless_a_person_says_yes(machine: Any, policy: str):
+async def test_a_model_hands_on_only_what_it_has_unless_a_person_says_yes(machine: UserMachine, policy: str):
     """Shows: T06, A009, A014."""
     machine.configured(approvals=policy)
     machine.agent("main", "paths: {read: ['src/**']}\n")
     machine.agent("scout", "tools: [read]\n")
     wish: dict[str, Any] = {"preset": "scout", "description": "look", "prompt": "Look.", "allowed_paths": []}
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         main = "PersistentAgent" in machine.tools(asked)
         if asked.turns:
             return reply("Done.")

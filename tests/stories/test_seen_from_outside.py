@@ -7,7 +7,9 @@ import os
 from collections.abc import Generator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+
+from commands import require_pipe
+from user_machine import UserMachine
 
 from retinue.testing.replies import reply, silence
 
@@ -51,7 +53,7 @@ async def heard(process: asyncio.subprocess.Process, words: str) -> None:
             seen += piece
 
 
-async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(machine: Any):
+async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(machine: UserMachine):
     """Shows: B043, B044."""
     file = machine.agent("brief", "model: openai:x\n", "Speak of ONE.")
     os.utime(file, (1e9, 1e9))
@@ -59,20 +61,20 @@ async def test_a_running_chat_reads_a_definition_again_only_when_it_changed(mach
         with watched(file) as openings:
             chat = await machine.started("chat", "--agent", "brief")
             for said, answer in ((b"a\n", "first."), (b"b\n", "second.")):
-                chat.stdin.write(said)
+                require_pipe(chat.stdin).write(said)
                 await heard(chat, answer)
                 assert (openings.since() > 0) == (answer == "first.")
         file.write_text(file.read_text().replace("ONE", "TWO"))
         with watched(file) as openings:
-            chat.stdin.write(b"c\n")
+            require_pipe(chat.stdin).write(b"c\n")
             await heard(chat, "third.")
             assert openings.since() > 0
-        chat.stdin.close()
+        require_pipe(chat.stdin).close()
         assert await chat.wait() == 0
     assert ["TWO" in machine.system(request) for request in server.requests] == [False, False, True]
 
 
-async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: Any):
+async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: UserMachine):
     """Shows: A036."""
     machine.agent("main", "model: openai:gpt-parent\n", "You lead.")
     machine.agent("scout", "model: openai:gpt-scout\n", "You look.")
@@ -88,7 +90,7 @@ async def test_another_model_for_one_message_is_not_handed_to_a_child(machine: A
     ]
 
 
-async def test_a_session_pinned_in_older_days_is_listed_as_pinned(machine: Any):
+async def test_a_session_pinned_in_older_days_is_listed_as_pinned(machine: UserMachine):
     """Shows: C020."""
     async with machine.serving([reply("One."), reply("Two.")]):
         older = (await machine("run", "Hi", "--json")).json["slug"]
@@ -102,11 +104,11 @@ async def test_a_session_pinned_in_older_days_is_listed_as_pinned(machine: Any):
     assert (listed[0]["pinned_at"] is not None, listed[1]["pinned_at"]) == (True, None)
 
 
-async def statuses(machine: Any) -> list[str]:
+async def statuses(machine: UserMachine) -> list[str]:
     return sorted(row["status"] for row in (await machine("runs", "list", "--json")).json)
 
 
-async def test_a_session_is_born_with_an_empty_file(machine: Any):
+async def test_a_session_is_born_with_an_empty_file(machine: UserMachine):
     """A run that waits for a place has its session already, and nothing was said in it.
 
     Shows: A030.

@@ -4,16 +4,17 @@ import asyncio
 import json
 import sqlite3
 from pathlib import Path
-from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.errors import NotFound, Refused, Usage
 from retinue.store import strict_yaml
-from retinue.testing.replies import calls, reply, status
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply, status
 
 
-async def test_everything_lands_below_the_home_that_was_named(machine: Any):
+async def test_everything_lands_below_the_home_that_was_named(machine: UserMachine):
     """Shows: A073, A074, A075."""
     home = machine.folder.parent / "another home"
     async with machine.serving([reply("Hi.")]):
@@ -32,7 +33,7 @@ async def test_everything_lands_below_the_home_that_was_named(machine: Any):
     assert home.stat().st_mode & 0o777 == 0o700
 
 
-async def test_what_a_session_is_called_never_changes_what_it_is(machine: Any):
+async def test_what_a_session_is_called_never_changes_what_it_is(machine: UserMachine):
     """Shows: A076, C011, C013, C018, C023."""
     async with machine.serving([reply("a"), reply("b"), reply("c")]), machine.open() as app:
         run = await app.run("Hi", workspace=machine.folder)
@@ -60,7 +61,7 @@ async def test_what_a_session_is_called_never_changes_what_it_is(machine: Any):
             await app.rename(other.slug, "project x")
 
 
-async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: Any):
+async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: UserMachine):
     """Shows: C015, C016, C017."""
     async with machine.serving([reply(str(n)) for n in range(9)]), machine.open() as app:
         with pytest.raises(NotFound, match="No existing session for agent general"):
@@ -80,7 +81,7 @@ async def test_a_run_goes_where_was_spoken_last_and_pins_do_not_matter(machine: 
         assert (await app.run("Left over", session="latest")).session_id == newer.session_id
 
 
-async def test_a_pin_of_older_days_is_still_a_pin(machine: Any):
+async def test_a_pin_of_older_days_is_still_a_pin(machine: UserMachine):
     """Shows: C019, C020."""
     async with machine.serving([reply(str(n)) for n in range(3)]), machine.open() as app:
         runs = [await app.run("Hi", workspace=machine.folder) for _ in range(3)]
@@ -94,7 +95,7 @@ async def test_a_pin_of_older_days_is_still_a_pin(machine: Any):
     assert [row["slug"] for row in listed] == [runs[1].slug, runs[0].slug, runs[2].slug]
 
 
-async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machine: Any):
+async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machine: UserMachine):
     """Shows: C014, C021, C022."""
     async with machine.serving([reply("The first words."), reply("b")]) as server, machine.open() as app:
         run = await app.run("Hi", workspace=machine.folder)
@@ -114,7 +115,7 @@ async def test_clearing_forgets_the_words_and_deleting_forgets_the_session(machi
                 await app.session(ref)
 
 
-async def test_a_session_belongs_to_an_agent(machine: Any):
+async def test_a_session_belongs_to_an_agent(machine: UserMachine):
     """Shows: C012."""
     machine.agent("brief", "model: openai:x\n")
     async with machine.serving([reply("a")]), machine.open() as app:
@@ -127,7 +128,7 @@ async def test_a_session_belongs_to_an_agent(machine: Any):
         assert len(await app.sessions()) == 1
 
 
-async def test_what_the_files_say_is_read_anew_each_time(machine: Any):
+async def test_what_the_files_say_is_read_anew_each_time(machine: UserMachine):
     """Shows: A077, A079."""
     async with machine.serving([reply("a"), reply("b")]), machine.open() as app:
         parent = await app.run("Hi", workspace=machine.folder)
@@ -139,7 +140,7 @@ async def test_what_the_files_say_is_read_anew_each_time(machine: Any):
         assert (await app.session(child.slug)).agent == "explorer"
 
 
-async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: Any):
+async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: UserMachine):
     """Shows: A082, A083."""
     async with machine.serving([reply(f"r{n}") for n in range(9)]) as server, machine.open() as app:
         parent = await app.run("First", workspace=machine.folder)
@@ -168,7 +169,7 @@ async def test_a_branch_is_a_copy_that_lives_on_its_own(machine: Any):
         assert machine.words(server.requests[-1]) == ["First", "r0", "Second", "r2", "Back"]
 
 
-async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: Any):
+async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: UserMachine):
     """Shows: E022, E023."""
     slow = reply("late", delay=30)
     answers = {
@@ -179,7 +180,7 @@ async def test_the_history_of_runs_is_a_table_that_others_can_read(machine: Any)
     }
     gone_on = asyncio.Event()
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if asked.turns:
             gone_on.set()
             return slow

@@ -2,7 +2,8 @@
 
 import re
 from pathlib import Path
-from typing import Any
+
+from user_machine import UserMachine
 
 import retinue
 from retinue.testing.replies import calls, reply
@@ -47,7 +48,7 @@ def listed(system: str) -> dict[str, tuple[str, ...]]:
     return {name: tuple(rest) for name, *rest in SECTION.findall(system)}
 
 
-async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_can(machine: Any):
+async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_can(machine: UserMachine):
     """Exposure, lists, prompt and rights together: what is offered, what is said, and what is reached.
 
     Shows: C063, C066, C073.
@@ -96,7 +97,7 @@ async def test_an_agent_uses_a_skill_through_bash_and_only_those_that_have_it_ca
     assert (machine.folder / "notes.txt").read_text() == "buy milk\n" * 2
 
 
-async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes(machine: Any):
+async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes(machine: UserMachine):
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
     notes = skill(folder, "notes")
     machine.agent("keeper", "tool_exposure: mixed\n")
@@ -113,7 +114,7 @@ async def test_the_prompt_of_a_conversation_stays_the_same_until_a_skill_changes
     assert listed(three)["notes"][0] == "Other."
 
 
-async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: Any):
+async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: UserMachine):
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
     notes = skill(folder, "notes")
     (folder / "half").mkdir()
@@ -145,7 +146,7 @@ async def test_a_person_sees_which_skills_there_are_and_who_has_them(machine: An
     assert (keeper["skills"], keeper["skills_withheld"]) == (["notes"], {"deploy": "skills: deny deploy"})
 
 
-async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(machine: Any):
+async def test_a_projects_agent_has_its_projects_skills_and_a_child_has_its_own(machine: UserMachine):
     """What a parent has says nothing about its child, and what is a user's is not a project's."""
     folder = Path(machine.env["RETINUE_CONFIG"]) / "skills"
     skill(folder, "notes")

@@ -3,19 +3,21 @@
 import asyncio
 import signal
 from pathlib import Path
-from typing import Any
 
+from user_machine import UserMachine
+
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, silence
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 SAYS = "These words are heard, and then no more of them. " * 20
 
 
-def of_helper(asked: Any) -> bool:
+def of_helper(asked: Captured) -> bool:
     return "You help." in asked.body["messages"][0]["content"]
 
 
-async def live(machine: Any, count: int) -> list[str]:
+async def live(machine: UserMachine, count: int) -> list[str]:
     """The ids of the live runs, the oldest first, once there are so many."""
     async with machine.open() as app:
         while len(found := await app.runs(live=True)) != count:  # noqa: ASYNC110  (other processes make them)
@@ -23,7 +25,7 @@ async def live(machine: Any, count: int) -> list[str]:
     return sorted(run.id for run in found)
 
 
-async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_run(machine: Any):
+async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_run(machine: UserMachine):
     """Shows: D050, D052, T16, M20."""
     machine.agent("coder", "exits: [submit_for_review, ask_for_help]\n", "You code.\n")
     leaves = calls(("submit_for_review", {"summary": "Built and tested."}))
@@ -53,7 +55,7 @@ async def test_an_agent_with_exits_waits_for_a_person_who_goes_on_with_the_same_
     assert told.count("Your work does not end with words") == 3
 
 
-async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: Any):
+async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits(machine: UserMachine):
     """Shows: D052."""
     machine.agent("coder", "exits: [ask_for_help]\nmax_turns: 1\n", "You code.\n")
     asks = calls(("ask_for_help", {"message": "Which port?"}))
@@ -73,7 +75,9 @@ async def test_what_a_person_types_into_the_file_goes_on_with_the_run_that_waits
     assert machine.words(server.requests[1])[-1] == "Ask if you must."
 
 
-async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_parent_goes_on(machine: Any):
+async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_parent_goes_on(
+    machine: UserMachine,
+):
     """Shows: D050."""
     machine.configured(approvals="auto")
     machine.agent("helper", "exits: [submit_for_review]\n", "You help.\n")
@@ -81,7 +85,7 @@ async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_par
     helper = [*[reply("All done.")] * 4, leaves]
     main = [calls(HAND_ON), reply("It is here.")]
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         return (helper if of_helper(asked) else main).pop(0)
 
     async with machine.serving(script):
@@ -95,7 +99,7 @@ async def test_a_child_that_waits_for_a_person_is_named_and_answered_and_its_par
         assert (top["status"], top["text"]) == ("done", "It is here.")
 
 
-async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: Any):
+async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: UserMachine):
     machine.agent("coder", "exits: [submit]\n", "You code.\n")
     async with machine.serving([]) as server:
         ran = await machine("run", "--agent", "coder", "Build it.")
@@ -103,7 +107,7 @@ async def test_an_exit_that_nobody_knows_is_an_error_that_names_it(machine: Any)
         assert "coder names the exit 'submit', and there is no such tool" in ran.err
 
 
-async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summary(machine: Any):
+async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summary(machine: UserMachine):
     """Shows: L009."""
     script = [silence(after=600, answer=reply(SAYS)), reply("In short: nothing yet.")]
     async with machine.serving(script) as server:
@@ -121,12 +125,12 @@ async def test_a_run_is_interrupted_from_another_terminal_and_ends_with_a_summar
     assert "A person interrupts you" in told
 
 
-async def test_those_a_run_waits_for_are_interrupted_with_it(machine: Any):
+async def test_those_a_run_waits_for_are_interrupted_with_it(machine: UserMachine):
     """Shows: L009, B023."""
     machine.configured(approvals="auto")
     machine.agent("helper", "", "You help.\n")
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         interrupted = "A person interrupts you" in str(asked.body["messages"][-1]["content"])
         if of_helper(asked):
             return reply("I had looked at a.") if interrupted else silence(after=600, answer=reply(SAYS))
@@ -147,14 +151,14 @@ async def test_those_a_run_waits_for_are_interrupted_with_it(machine: Any):
         assert begun.returncode == 5
 
 
-async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine: Any):
+async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine: UserMachine):
     """Shows: L011."""
     machine.configured(approvals="auto")
     machine.agent("helper", "", "You help.\n")
     gate = asyncio.Event()
     main = [calls(HAND_ON), reply("It goes on without me."), reply("It is here.")]
 
-    async def script(asked: Any) -> Answer:
+    async def script(asked: Captured) -> Answer:
         if not of_helper(asked):
             return main.pop(0)
         await gate.wait()
@@ -176,12 +180,12 @@ async def test_a_run_that_is_waited_for_is_detached_and_announced_later(machine:
         assert (shown["status"], shown["delivery"]["state"]) == ("done", "delivered")
 
 
-async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_models(machine: Any):
+async def test_ctrl_c_stops_a_run_and_both_its_children_and_hangs_up_on_their_models(machine: UserMachine):
     """Shows: B049, K01."""
     machine.configured(approvals="auto")
     machine.agent("helper", "", "You help.\n")
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         return silence(after=600, answer=reply(SAYS)) if of_helper(asked) else calls(HAND_ON, HAND_ON)
 
     async with machine.serving(script) as server:

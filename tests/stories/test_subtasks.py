@@ -5,8 +5,10 @@ import json
 import subprocess
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import Any
 
+from user_machine import UserMachine
+
+from retinue import App
 from retinue.domain.event import Event
 from retinue.domain.run import Status
 from retinue.testing.model_server import Captured
@@ -55,13 +57,13 @@ def committed(folder: Path) -> None:
         subprocess.run(["git", *who, *words], cwd=folder, check=True, capture_output=True)
 
 
-async def posted(app: Any) -> None:
+async def posted(app: App) -> None:
     """Until a result waits for its requester."""
     while not any(row["delivery"] == "pending" for row in await app.inbox()):  # noqa: ASYNC110  (a row does not call)
         await asyncio.sleep(0.01)
 
 
-async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the_childs(machine: Any):
+async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the_childs(machine: UserMachine):
     """Shows: D001, D004, D016, D017, D018, D019, D025."""
     machine.agent("helper", "model: openai:x\ntools: [ls]\n", "You help.\n")
     working = calls(("ls", {}), text="Inner thoughts.")
@@ -86,7 +88,7 @@ async def test_the_parents_own_requests_hold_the_summary_and_nothing_else_of_the
     assert f"{child['slug']} complete: Here: x.\n" in words
 
 
-async def test_what_tracks_a_child_is_kept_with_it(machine: Any):
+async def test_what_tracks_a_child_is_kept_with_it(machine: UserMachine):
     """Shows: D015, D019."""
     machine.agent("helper", "model: openai:x\nworkspace: {writable: false}\ntools: [read]\n", "You help.\n")
     script = by_prompt(calls(NOW), reply("Done."), helper=(reply("Here."),))
@@ -106,7 +108,7 @@ async def test_what_tracks_a_child_is_kept_with_it(machine: Any):
     assert {"startedAt", "endedAt"} <= set(by_tool["metadata"])
 
 
-async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(machine: Any):
+async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(machine: UserMachine):
     """Shows: D020, D023, D024, L013, L023."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     script = Gate(by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Here: x."),)))
@@ -131,7 +133,7 @@ async def test_a_person_looks_into_the_inbox_and_the_parent_is_not_interrupted(m
     assert (await machine("sessions", "delete", row["sessionId"])).code == 0
 
 
-async def test_what_a_person_drained_no_model_is_told(machine: Any):
+async def test_what_a_person_drained_no_model_is_told(machine: UserMachine):
     """Shows: D024."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     script = Gate(by_prompt(calls(LATER), reply("Sent."), helper=(reply("Here: x."),)))
@@ -148,7 +150,7 @@ async def test_what_a_person_drained_no_model_is_told(machine: Any):
     assert "Here: x." not in json.dumps([asked.messages for asked in mine])
 
 
-async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(machine: Any):
+async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(machine: UserMachine):
     """Shows: D021, D024."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     heard: list[tuple[str, str]] = []
@@ -172,7 +174,7 @@ async def test_whoever_listens_hears_that_a_result_waits_and_that_it_arrived(mac
     assert of_child.count("text.delta") > 0
 
 
-async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: Any):
+async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: UserMachine):
     """Shows: D019, D022, L023."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     gate = asyncio.Event()
@@ -199,7 +201,7 @@ async def test_a_parent_is_not_deleted_while_somebody_below_is_at_work(machine: 
     assert (row["status"], row["error"], row["summary"]) == ("error", "cancelled", None)
 
 
-async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_name(machine: Any):
+async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_name(machine: UserMachine):
     """Shows: D038, D039."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     script = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Blocking: x."),))
@@ -221,7 +223,7 @@ async def test_a_finding_is_passed_on_into_the_conversation_with_its_authors_nam
     assert (missing.code, "there is no result nothing" in missing.err) == (7, True)
 
 
-async def test_a_finding_that_was_passed_on_is_not_written_again(machine: Any):
+async def test_a_finding_that_was_passed_on_is_not_written_again(machine: UserMachine):
     """Shows: D039."""
     machine.agent("helper", "model: openai:x\n", "You help.\n")
     script = by_prompt(calls(LATER), reply("Sent."), reply("Heard."), helper=(reply("Blocking: x."),))
@@ -237,7 +239,7 @@ async def test_a_finding_that_was_passed_on_is_not_written_again(machine: Any):
     assert Path(ran["path"]).read_text() == told
 
 
-async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machine: Any):
+async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machine: UserMachine):
     """Shows: D028, D037, D038."""
     committed(machine.folder)
     (machine.folder / "a.py").write_text("WIDTH = 41\n")
@@ -263,7 +265,9 @@ async def test_a_reviewer_reads_the_diff_and_its_findings_lie_in_the_inbox(machi
     assert "Blocking: a.py:1." in Path(row["transcript"]).read_text()
 
 
-async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_repository(machine: Any):
+async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_repository(
+    machine: UserMachine,
+):
     """Shows: D037."""
     committed(machine.folder)
     machine.agent("maker", "workspace: {isolation: sandbox, writable: true}\n", "You make.\n")
@@ -284,7 +288,7 @@ async def test_the_change_in_a_worktree_is_reviewed_though_its_agent_reaches_no_
     assert (machine.folder / "a.py").read_text() == "WIDTH = 40\n"
 
 
-async def test_a_call_gives_a_subtask_a_worktree_of_its_own(machine: Any):
+async def test_a_call_gives_a_subtask_a_worktree_of_its_own(machine: UserMachine):
     """Shows: D003, D012."""
     committed(machine.folder)
     machine.agent("helper", "model: openai:x\n", "You help.\n")

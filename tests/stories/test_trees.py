@@ -5,8 +5,10 @@ import asyncio
 import json
 import subprocess
 from pathlib import Path
-from typing import Any
 
+from user_machine import UserMachine
+
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, status
 
 EXPLORE = ("explore", {"task_prompt": "Look around."})
@@ -19,14 +21,14 @@ class Below:
         self.gone = asyncio.Event()
         self.text = text
 
-    async def script(self, asked: Any) -> Answer:
+    async def script(self, asked: Captured) -> Answer:
         if "Execute this task" not in json.dumps(asked.messages[1:2]):
             return reply("Root done.") if asked.turns else calls(EXPLORE)
         await self.gone.wait()
         return reply(self.text)
 
 
-async def killed_while_waiting(machine: Any, *wishes: str) -> str:
+async def killed_while_waiting(machine: UserMachine, *wishes: str) -> str:
     """A run that waits for its child, whose process is gone."""
     process = await machine.started("run", *wishes, "--json", "Go.")
     while True:
@@ -39,7 +41,7 @@ async def killed_while_waiting(machine: Any, *wishes: str) -> str:
     return waiting[0]
 
 
-async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_it(machine: Any):
+async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_it(machine: UserMachine):
     """Shows: L014, L015."""
     child = Below("The child has looked around.")
     async with machine.serving(child.script):
@@ -51,7 +53,7 @@ async def test_the_top_of_a_killed_tree_is_taken_up_by_its_name_with_all_below_i
     assert (shown["status"], shown["text"], len(shown["children"])) == ("done", "Root done.", 1)
 
 
-async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that_run(machine: Any):
+async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that_run(machine: UserMachine):
     """Shows: C044, L015."""
     child = Below("Looked.")
     async with machine.serving(child.script):
@@ -64,7 +66,7 @@ async def test_words_to_a_conversation_whose_run_was_interrupted_come_after_that
     assert first["ended_at"] <= sent.json["ended_at"]
 
 
-async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_goes_on(machine: Any):
+async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_goes_on(machine: UserMachine):
     """Shows: L011."""
     child = Below("Looked.")
     async with machine.serving(child.script):
@@ -78,7 +80,7 @@ async def test_a_child_whose_process_died_can_be_sent_into_the_background_and_go
     assert {(run["agent"], run["status"]) for run in ended} == {("general", "done"), ("explorer", "done")}
 
 
-async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: Any):
+async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(machine: UserMachine):
     """Shows: L009, L014."""
     async with machine.serving(Below("Never.").script):
         root = await killed_while_waiting(machine, "--timeout", "6")
@@ -89,7 +91,7 @@ async def test_a_deadline_holds_though_the_process_died_while_its_run_waited(mac
 
 
 async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming_the_run_ends_with(
-    machine: Any,
+    machine: UserMachine,
 ):
     """Shows: L014."""
     async with machine.serving(Below("Never.").script):
@@ -101,14 +103,14 @@ async def test_a_deadline_that_passed_while_everything_was_dead_is_what_resuming
     assert resumed.code == 4
 
 
-async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(machine: Any):
+async def test_resuming_what_nobody_waits_for_any_more_ends_with_its_own_code(machine: UserMachine):
     """Whoever asked for it has left by an exit, and is done."""
     machine.agent("coder", "tools: [sessions_spawn]\nexits: [submit_for_review]\n", "You code.")
     spawns = ("sessions_spawn", {"task": "Look around."})
     leaves = ("submit_for_review", {"summary": "Sent."})
     resuming = asyncio.Event()
 
-    def script(asked: Any) -> Answer:
+    def script(asked: Captured) -> Answer:
         if "Look around." in json.dumps(asked.messages[1]):
             return status(400, "no") if resuming.is_set() else reply("Never.", delay=600)
         return calls(leaves) if asked.turns else calls(spawns, leaves)
@@ -134,7 +136,7 @@ def changed(folder: Path) -> None:
     subprocess.run([*git, "add", "a.txt"], cwd=folder, check=True)
 
 
-async def test_whoever_reviews_a_change_can_change_nothing(machine: Any):
+async def test_whoever_reviews_a_change_can_change_nothing(machine: UserMachine):
     """Shows: D037."""
     machine.configured(approvals="auto")
     machine.agent("beta", body="You would write.")
@@ -144,7 +146,7 @@ async def test_whoever_reviews_a_change_can_change_nothing(machine: Any):
         ("write", {"path": "w.txt", "content": "x"}), ("bash", {"command": "touch y.txt; echo z > a.txt"})
     )
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if "You would write." in asked.messages[0]["content"]:
             return reply("I could change nothing.") if asked.turns else writes
         return reply("Reviewed.") if asked.turns else review

@@ -4,16 +4,16 @@ import asyncio
 import os
 import pty
 from pathlib import Path
-from typing import Any
 
 from commands import RETINUE, begun
+from user_machine import UserMachine
 
 from retinue.testing.replies import calls, reply
 
 SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nYou are the PROJECT's scout.\n"
 
 
-def project(machine: Any, **agents: str) -> Path:
+def project(machine: UserMachine, **agents: str) -> Path:
     folder = machine.folder / ".retinue" / "agents"
     folder.mkdir(parents=True, exist_ok=True)
     for name, text in agents.items():
@@ -21,7 +21,7 @@ def project(machine: Any, **agents: str) -> Path:
     return folder
 
 
-async def test_a_project_is_looked_at_then_trusted_then_used(machine: Any):
+async def test_a_project_is_looked_at_then_trusted_then_used(machine: UserMachine):
     """Shows: S27, D10."""
     folder = project(machine, scout=SCOUT, oracle="---\nname: oracle\n---\nObey me.\n", bad="no front matter")
     refused = (
@@ -63,7 +63,7 @@ async def test_a_project_is_looked_at_then_trusted_then_used(machine: Any):
     ]
 
 
-async def test_folders_called_like_the_words_can_be_trusted_too(machine: Any):
+async def test_folders_called_like_the_words_can_be_trusted_too(machine: UserMachine):
     for name in ("list", "remove", "add"):
         (machine.folder / name).mkdir()
     for path in ("./list", "./remove", "add"):
@@ -83,7 +83,7 @@ async def test_folders_called_like_the_words_can_be_trusted_too(machine: Any):
     ]  # fmt: skip
 
 
-async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Any):
+async def test_a_project_in_another_folder_counts_for_its_workspace(machine: UserMachine):
     project(machine, scout=SCOUT)
     elsewhere = machine.folder.parent / "elsewhere"
     elsewhere.mkdir()
@@ -100,7 +100,7 @@ async def test_a_project_in_another_folder_counts_for_its_workspace(machine: Any
     assert beside.code == 7
 
 
-async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: Any):
+async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: UserMachine):
     """An AGENTS.md, trusted or not, is a file: its words are data when an agent reads it.
 
     Shows: X08, F24.
@@ -128,7 +128,7 @@ async def test_the_words_of_a_repository_reach_no_model_by_themselves(machine: A
     assert [m["role"] for m in last.messages if "INJECTED" in str(m)] == ["tool"]
 
 
-async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: Any):
+async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: UserMachine):
     project(machine, scout=SCOUT)
     for word, code in (("no", 5), ("yes", 0)):
         said, left = await at_a_terminal(machine, word, "trust", ".")
@@ -139,7 +139,7 @@ async def test_a_person_at_a_terminal_sees_the_agents_and_is_asked(machine: Any)
         assert [row["standing"] for row in known] == ([] if code else ["trusted"])
 
 
-async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machine: Any):
+async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machine: UserMachine):
     """Shows: X08."""
     project(machine, scout=SCOUT)
     for more in ((), ("--json",)):
@@ -156,7 +156,7 @@ async def test_where_nobody_can_be_asked_nothing_is_trusted_without_a_yes(machin
     assert (left, "Trust " in said) == (0, False)
 
 
-async def at_a_terminal(machine: Any, typed: str, *args: str) -> tuple[str, int]:
+async def at_a_terminal(machine: UserMachine, typed: str, *args: str) -> tuple[str, int]:
     """A command with a terminal around it, in which a line is typed at once; what it showed, and its exit code."""
     ours, theirs = pty.openpty()
     process = await begun(

@@ -6,9 +6,9 @@ import signal
 import subprocess
 from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any
 
 from commands import begun
+from user_machine import UserMachine
 
 from retinue.domain.run import Run, Status
 from retinue.testing.model_server import Captured
@@ -43,14 +43,14 @@ async def mark(task: str) -> str:
 """
 
 
-async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: Any):
+async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: UserMachine):
     """Shows: P25, P26."""
     (machine.folder / "marking.py").write_text(MARKS)
     machine.configured(tools=["marking:mark"], limits={"max_live": SLOTS})
     machine.env["PYTHONPATH"] = str(machine.folder)
     dead = asyncio.Event()
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         task = machine.words(asked)[0]
         if not dead.is_set():
             return reply("Never heard.", delay=60)
@@ -81,7 +81,7 @@ async def test_what_a_dead_process_left_is_shared_by_two_and_done_once(machine: 
     assert len(server.requests) == SLOTS + 2 * RUNS
 
 
-async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: Any):
+async def test_one_limit_holds_for_all_processes_of_a_home_together(machine: UserMachine):
     """A daemon, a program, and a command as cron would start it, with settings of its own: each works its own runs.
 
     Shows: C02.

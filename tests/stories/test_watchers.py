@@ -3,29 +3,31 @@
 import asyncio
 import sqlite3
 from pathlib import Path
-from typing import Any
 
-from retinue.testing.replies import calls, reply
+from user_machine import UserMachine
+
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 QUICK = {"limits": {"watch_quiet_seconds": 0.01}}
 WARNS = ("interject", {"severity": "warning", "reason": "It drifts.", "suggestion": "Go back to line 12."})
 
 
-def of_pair(asked: Any) -> bool:
+def of_pair(asked: Captured) -> bool:
     return "You sit beside somebody" in asked.messages[0]["content"]
 
 
-def latest(asked: Any) -> str:
+def latest(asked: Captured) -> str:
     return str([each["content"] for each in asked.messages if each["role"] == "user"][-1])
 
 
 async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_shown_listed_and_set_aside(
-    machine: Any,
+    machine: UserMachine,
 ):
     """Shows: D031, D032."""
     machine.configured(**QUICK)
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         if not of_pair(asked):
             return reply("I rewrite it.")
         return calls(WARNS) if asked.messages[-1]["role"] == "user" else reply("ok")
@@ -63,13 +65,13 @@ async def test_a_command_sets_a_watcher_beside_a_session_and_what_it_says_is_sho
         assert "pair" not in quiet.err.replace(first["slug"], "")
 
 
-async def test_a_watcher_goes_on_after_a_kill_and_is_told_nothing_twice(machine: Any):
+async def test_a_watcher_goes_on_after_a_kill_and_is_told_nothing_twice(machine: UserMachine):
     """The daemon dies while the watcher's model is asked, and once more while the conversation is at work: afterwards the
     same watch goes on, and every word stood in just one task of it."""
     machine.configured(**QUICK)
     hold, asked_pair = asyncio.Event(), asyncio.Event()
 
-    async def script(asked: Any) -> Any:
+    async def script(asked: Captured) -> Answer:
         if of_pair(asked):
             asked_pair.set()
             if "Say one." in latest(asked):
@@ -100,7 +102,7 @@ async def test_a_watcher_goes_on_after_a_kill_and_is_told_nothing_twice(machine:
         assert told.count(f"\n{words}\n") == 1, words
 
 
-async def until_told(machine: Any, slug: str, words: str) -> list[str]:
+async def until_told(machine: UserMachine, slug: str, words: str) -> list[str]:
     """The tasks of the watcher's runs, when one of them holds these words and all have ended."""
     async with asyncio.timeout(60):
         while True:

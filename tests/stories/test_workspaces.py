@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.testing.replies import calls, reply
 
@@ -25,7 +26,7 @@ def names(folder: str | Path) -> list[str]:
     return sorted(path.name for path in Path(folder).iterdir() if path.name != ".git")
 
 
-async def place_of(machine: Any, ref: str) -> Any:
+async def place_of(machine: UserMachine, ref: str) -> Any:
     return (await machine("sessions", "show", "--json", ref)).json["workspace"]
 
 
@@ -42,7 +43,7 @@ async def place_of(machine: Any, ref: str) -> Any:
     ],
 )  # fmt: skip
 async def test_where_a_run_works_is_its_definition_and_what_the_person_says(
-    machine: Any, own: str, said: tuple[str, ...], recorded: tuple[str, bool], apart: bool
+    machine: UserMachine, own: str, said: tuple[str, ...], recorded: tuple[str, bool], apart: bool
 ):
     """Shows: D012, D014."""
     repository(machine.folder)
@@ -58,7 +59,7 @@ async def test_where_a_run_works_is_its_definition_and_what_the_person_says(
     assert names(machine.folder) == (["a.txt"] if apart else made)
 
 
-async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitions(machine: Any):
+async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitions(machine: UserMachine):
     """Shows: D011, D012."""
     machine.configured(approvals="auto")
     for name in ("own", "other"):
@@ -76,7 +77,7 @@ async def test_a_folder_said_on_the_command_line_stands_instead_of_the_definitio
     assert [names(machine.folder / name) for name in ("own", "other")] == [["b.txt"], ["b.txt"]]
 
 
-async def test_a_child_that_a_person_starts_works_where_the_person_says(machine: Any):
+async def test_a_child_that_a_person_starts_works_where_the_person_says(machine: UserMachine):
     """The folder is not its parent's: the person gives it. What the parent may not write the child may not either.
 
     Shows: D012, T06.
@@ -136,7 +137,7 @@ async def test_a_child_that_a_person_starts_works_where_the_person_says(machine:
     ],
 )  # fmt: skip
 async def test_what_cannot_be_said_of_a_workspace_is_refused_and_leaves_nothing(
-    machine: Any, said: tuple[str, ...], code: int, words: str
+    machine: UserMachine, said: tuple[str, ...], code: int, words: str
 ):
     """Shows: D012."""
     repository(machine.folder)

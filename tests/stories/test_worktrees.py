@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from user_machine import UserMachine
 
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
 from retinue.sandbox.worktree import Worktrees
-from retinue.testing.replies import calls, reply
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, calls, reply
 
 SANDBOX = "workspace: {isolation: sandbox, writable: true}\n"
 
@@ -24,7 +26,7 @@ def git(at: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def repository(machine: Any) -> Path:
+def repository(machine: UserMachine) -> Path:
     (machine.folder / "a.txt").write_text("one\n")
     git(machine.folder, "init", "-q", "-b", "main")
     git(machine.folder, "add", "-A")
@@ -33,16 +35,16 @@ def repository(machine: Any) -> Path:
     return machine.folder
 
 
-def worktrees(machine: Any) -> list[Path]:
+def worktrees(machine: UserMachine) -> list[Path]:
     folder = machine.home / "worktrees"
     return sorted(folder.iterdir()) if folder.exists() else []
 
 
-async def place_of(machine: Any, ref: str) -> Any:
+async def place_of(machine: UserMachine, ref: str) -> Any:
     return (await machine("sessions", "show", "--json", ref)).json["workspace"]
 
 
-async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(machine: Any):
+async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(machine: UserMachine):
     """Shows: D011, L003, L026."""
     repo = repository(machine)
     writes = calls(
@@ -83,7 +85,7 @@ async def test_an_agent_builds_in_a_worktree_and_the_repository_stays_as_it_was(
     assert sorted(path.name for path in repo.iterdir()) == [".git", "a.txt"]
 
 
-async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: Any):
+async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: UserMachine):
     """Shows: F15."""
     repo = repository(machine)
     wishes = calls(
@@ -105,7 +107,7 @@ async def test_what_git_knows_of_a_worktree_is_closed_to_its_agent(machine: Any)
         assert secret not in results[4] + results[5]
 
 
-async def test_without_a_repository_there_is_no_builder_and_no_session(machine: Any):
+async def test_without_a_repository_there_is_no_builder_and_no_session(machine: UserMachine):
     """Shows: L026."""
     async with machine.serving([]) as server:
         refused = await machine("run", "--json", "--agent", "builder", "Build")
@@ -119,7 +121,7 @@ async def test_without_a_repository_there_is_no_builder_and_no_session(machine: 
     assert server.requests == []
 
 
-async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: Any):
+async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: UserMachine):
     """Shows: L026."""
     git(machine.folder, "init", "-q")
     async with machine.serving([]):
@@ -131,13 +133,13 @@ async def test_without_a_commit_the_start_fails_and_leaves_nothing(machine: Any)
     assert git(machine.folder, "branch", "--list") == ""
 
 
-async def test_children_that_start_together_each_have_their_own(machine: Any):
+async def test_children_that_start_together_each_have_their_own(machine: UserMachine):
     """Shows: L026, D012."""
     repo = repository(machine)
     machine.agent("main", "tools: []\n")
     machine.agent("maker", f"{SANDBOX}tools: [write]\n")
 
-    def script(request: Any) -> Any:
+    def script(request: Captured) -> Answer:
         said = [m["content"] for m in request.messages if m["role"] == "user"][-1]
         if request.messages[-1]["role"] == "tool" or "make" not in said:
             return reply("Done.")
@@ -157,7 +159,7 @@ async def test_children_that_start_together_each_have_their_own(machine: Any):
     assert git(repo, "status", "--porcelain") == ""
 
 
-async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_with_work(machine: Any):
+async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_with_work(machine: UserMachine):
     """Shows: L026."""
     repo = repository(machine)
     work = calls(("write", {"path": "b.txt", "content": "work\n"}))
@@ -176,7 +178,9 @@ async def test_a_deleted_session_takes_a_clean_worktree_along_and_leaves_one_wit
     assert git(repo, "branch", "--list", "retinue/*") == f"+ retinue/{second.name}"
 
 
-async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_somebody_is_in_them(machine: Any):
+async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_somebody_is_in_them(
+    machine: UserMachine,
+):
     """Shows: L026."""
     repo = repository(machine)
     machine.agent("main", "tools: []\n")
@@ -197,7 +201,7 @@ async def test_the_clean_worktrees_of_its_children_go_with_a_session_unless_some
     assert worktrees(machine) == [place]
 
 
-async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: Any):
+async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: UserMachine):
     """Shows: D013, D014."""
     (machine.folder / "a.txt").write_text("one\n")
     machine.configured(approvals="auto")
@@ -223,7 +227,7 @@ async def test_a_sandbox_outside_of_git_can_only_be_looked_at(machine: Any):
     assert [path.name for path in machine.folder.iterdir()] == ["a.txt"]
 
 
-async def test_a_read_only_parent_has_no_child_that_writes(machine: Any):
+async def test_a_read_only_parent_has_no_child_that_writes(machine: UserMachine):
     """Shows: T06, D012."""
     repo = repository(machine)
     machine.agent("maker", f"{SANDBOX}tools: [write, bash]\n")
@@ -240,7 +244,7 @@ async def test_a_read_only_parent_has_no_child_that_writes(machine: Any):
     assert sorted(path.name for path in Path(place.root).iterdir()) == [".git", "a.txt"]
 
 
-async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machine: Any):
+async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machine: UserMachine):
     """Shows: D011, D014, L003."""
     (machine.folder / "real").mkdir()
     (machine.folder / "link").symlink_to("real")
@@ -271,7 +275,7 @@ async def test_a_custom_workspace_is_the_folder_that_its_definition_names(machin
 
 
 @pytest.mark.parametrize("agent", ["scout", "builder"])
-async def test_a_projects_agent_stays_known_in_its_worktree(machine: Any, agent: str):
+async def test_a_projects_agent_stays_known_in_its_worktree(machine: UserMachine, agent: str):
     """The live definition is looked up where the person began, not in the copy.
 
     Shows: S27.
@@ -289,7 +293,7 @@ async def test_a_projects_agent_stays_known_in_its_worktree(machine: Any, agent:
     assert len(worktrees(machine)) == 2
 
 
-async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: Any):
+async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: UserMachine):
     """Shows: L003, T06."""
     repository(machine)
     (machine.folder / "lib").mkdir()
@@ -317,7 +321,7 @@ async def test_a_child_of_one_in_a_worktree_works_in_the_same_worktree(machine: 
     assert len(worktrees(machine)) == 1
 
 
-async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(machine: Any):
+async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(machine: UserMachine):
     """Shows: T06."""
     repo = repository(machine)
     for name in ("docs/a.md", "docs/secret/b.md", "src/c.md"):
@@ -347,7 +351,7 @@ async def test_what_a_parent_may_not_read_its_child_does_not_read_in_a_copy(mach
     assert (place / "docs" / "new.md").read_text() == "new\n"
 
 
-async def test_a_worktree_whose_session_never_came_to_be_goes_with_the_next_start(machine: Any):
+async def test_a_worktree_whose_session_never_came_to_be_goes_with_the_next_start(machine: UserMachine):
     """As a crash in between leaves it. The worktree of a session stays, whoever else was killed.
 
     Shows: P32.
