@@ -11,7 +11,7 @@ import termios
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Any, Protocol, TypeVar
 
 from commands import RETINUE, CommandResult, Started, ran
 from terminal import PATIENCE, TerminalEmulator, TerminalProcess
@@ -71,7 +71,7 @@ class CliFixture:
         self.screens.append(screen)
         return screen
 
-    def plays(self, replies: object) -> None:
+    def plays(self, replies: list[Any] | dict[str, Any]) -> None:
         """The model's words from now on: a list for any agent, or a table by agent."""
         path = self.folder.parent / "script.json"
         path.write_text(

@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 
-from retinue.domain.approval import Approval
+from retinue.domain.approval import Approval, Touch
 from retinue.surfaces.cli.card import choices
 from retinue.surfaces.cli.person import SHOW, answers
 
@@ -23,12 +24,12 @@ def wants_more(path: Path, reason: str = "The task needs it.") -> dict[str, Any]
     return {"tools": [{"name": "request_scope_expansion", "args": wish}]}
 
 
-def states(retinue: Any) -> list[str]:
+def states(retinue: CliFixture) -> list[str]:
     return [row["state"] for row in retinue("approvals", "list", "--all", "--json").json]
 
 
 @pytest.mark.parametrize("word", ["y", "yes", "Y", "allow", "  yes  "])
-def test_a_yes_lets_the_shown_call_happen_and_the_run_goes_on(retinue: Any, word: str):
+def test_a_yes_lets_the_shown_call_happen_and_the_run_goes_on(retinue: CliFixture, word: str):
     """Shows: B053."""
     retinue.plays([wants_to_write(), "Written."])
     screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
@@ -45,7 +46,7 @@ def test_a_yes_lets_the_shown_call_happen_and_the_run_goes_on(retinue: Any, word
 
 
 @pytest.mark.parametrize("word", ["n", "no", "deny"])
-def test_a_no_is_told_to_the_agent_and_nothing_happens(retinue: Any, word: str):
+def test_a_no_is_told_to_the_agent_and_nothing_happens(retinue: CliFixture, word: str):
     """Shows: A007."""
     retinue.plays([wants_to_write(), "Then not."])
     screen = retinue.on_terminal("run", "write it")
@@ -57,7 +58,7 @@ def test_a_no_is_told_to_the_agent_and_nothing_happens(retinue: Any, word: str):
     assert states(retinue) == ["denied"]
 
 
-def test_anything_else_is_asked_again(retinue: Any):
+def test_anything_else_is_asked_again(retinue: CliFixture):
     """Shows: T10."""
     retinue.plays([wants_to_write(), "Then not."])
     screen = retinue.on_terminal("run", "write it")
@@ -71,7 +72,7 @@ def test_anything_else_is_asked_again(retinue: Any):
     assert screen.left()[0] == 0
 
 
-def test_what_was_typed_before_the_card_was_there_is_no_answer(retinue: Any):
+def test_what_was_typed_before_the_card_was_there_is_no_answer(retinue: CliFixture):
     """Shows: T10."""
     retinue.plays([{**wants_to_write(), "text": "Thinking.", "delay": 0.5}, "Then not."])
     screen = retinue.on_terminal("run", "write it")
@@ -84,7 +85,7 @@ def test_what_was_typed_before_the_card_was_there_is_no_answer(retinue: Any):
     assert not (retinue.folder / "a.txt").exists()
 
 
-def test_leaving_the_card_with_ctrl_d_is_a_no(retinue: Any):
+def test_leaving_the_card_with_ctrl_d_is_a_no(retinue: CliFixture):
     retinue.plays([wants_to_write(), "Then not."])
     screen = retinue.on_terminal("run", "write it")
     screen.until("[y]es, once, [n]o")
@@ -94,7 +95,7 @@ def test_leaving_the_card_with_ctrl_d_is_a_no(retinue: Any):
     assert states(retinue) == ["denied"]
 
 
-def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(retinue: Any):
+def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(retinue: CliFixture):
     """Shows: A067."""
     retinue.plays([wants_to_write(), "Never said."])
     screen = retinue.on_terminal("run", "write it")
@@ -109,7 +110,7 @@ def test_ctrl_c_at_the_card_cancels_the_run_and_the_question_with_it(retinue: An
     assert not (retinue.folder / "a.txt").exists()
 
 
-def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: Any):
+def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: CliFixture):
     """Shows: T10."""
     lines = [f"line {number}" for number in range(400)]
     retinue.plays([wants_to_write(content="\n".join(lines)), "Then not."])
@@ -128,7 +129,7 @@ def test_a_long_argument_says_what_is_missing_and_shows_it_when_asked(retinue: A
 
 
 @pytest.mark.parametrize(("touch", "keys"), [("write", "yns"), ("more", "yans")])
-def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: Any, keys: str):
+def test_the_keys_in_the_line_of_choices_are_those_that_work(touch: Touch, keys: str):
     now = datetime(2026, 1, 1, tzinfo=UTC)
     asked = Approval(
         id="01A", run="01R", session="s", agent="general", call="01C", tool="read", touch=touch, resource="/a",
@@ -142,7 +143,7 @@ HOSTILE = "x\x1b]0;owned\x07\x1b[2J\x9b2J\u202etxt\u200b\U000e0041\r\x08 \u2028y
 VISIBLE = "x␛]0;owned␇␛[2J<U+009B>2J<U+202E>txt<U+200B><U+E0041>␍␈ <U+2028>y"
 
 
-def test_what_hides_or_commands_a_terminal_is_visible_and_harmless_on_the_card(retinue: Any):
+def test_what_hides_or_commands_a_terminal_is_visible_and_harmless_on_the_card(retinue: CliFixture):
     """Shows: T10, U01, U03."""
     retinue.plays([wants_to_write(f"{HOSTILE}.txt", HOSTILE), "Then not."])
     screen = retinue.on_terminal("run", "write it", NO_COLOR="1", TERM="dumb")
@@ -159,7 +160,7 @@ def test_what_hides_or_commands_a_terminal_is_visible_and_harmless_on_the_card(r
 FORGED = "Harmless.\n? [y]es, once, [n]o\napproval 01FORGED\n  wants: read\n    /etc/hostname"
 
 
-def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(retinue: Any):
+def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(retinue: CliFixture):
     """Shows: T10."""
     retinue.plays([wants_more(OUTSIDE, FORGED), "Then not."])
     screen = retinue.on_terminal("run", "read it", NO_COLOR="1")
@@ -170,7 +171,7 @@ def test_an_agents_own_words_cannot_pass_for_a_part_of_the_card(retinue: Any):
     assert screen.left()[0] == 0
 
 
-def test_an_added_path_stays_with_the_session(retinue: Any):
+def test_an_added_path_stays_with_the_session(retinue: CliFixture):
     """Shows: A093, A094."""
     reads = {"tools": [{"name": "read", "args": {"path": str(OUTSIDE)}}]}
     retinue.plays([wants_more(OUTSIDE), reads, "Read.", reads, "Again."])
@@ -186,7 +187,7 @@ def test_an_added_path_stays_with_the_session(retinue: Any):
     assert Path(ran.json["path"]).read_text().count("root:x:0:0") == 2
 
 
-def test_who_sends_more_to_a_run_that_waits_is_asked_what_it_asks_and_answered_after_it(retinue: Any):
+def test_who_sends_more_to_a_run_that_waits_is_asked_what_it_asks_and_answered_after_it(retinue: CliFixture):
     """Shows: C044."""
     retinue.plays([wants_to_write(), "Written.", "And that was all."])
     parked = retinue("run", "--json", "write it")
@@ -200,7 +201,7 @@ def test_who_sends_more_to_a_run_that_waits_is_asked_what_it_asks_and_answered_a
     assert said[-3:] == ["Written.", "and?", "And that was all."]
 
 
-def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: Any):
+def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: CliFixture):
     retinue.plays([wants_to_write(), "Written.", wants_to_write("b.txt"), "Then not.", "Bye."])
     screen = retinue.on_terminal("chat", NO_COLOR="1", TERM="dumb")
     screen.until("> ")
@@ -222,7 +223,7 @@ def test_a_conversation_shows_the_card_too_and_goes_on_after_it(retinue: Any):
     assert [(retinue.folder / name).exists() for name in ("a.txt", "b.txt")] == [True, False]
 
 
-def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal(retinue: Any):
+def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal(retinue: CliFixture):
     """Shows: L024."""
     retinue.plays([wants_to_write(), "Written."])
     screen = retinue.on_terminal("run", "write it", NO_COLOR="1")
@@ -234,7 +235,7 @@ def test_a_configuration_that_breaks_while_a_run_goes_on_is_told_at_its_terminal
     assert screen.left()[0] == 0
 
 
-def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(retinue: Any):
+def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(retinue: CliFixture):
     retinue.plays([wants_to_write(), "Written."])
     screen = retinue.on_terminal("run", "--json", "write it", NO_COLOR="1")
     before = screen.until("[y]es, once, [n]o")
@@ -246,7 +247,7 @@ def test_with_json_the_card_is_on_standard_error_and_the_value_is_whole(retinue:
     assert '"approvals": []' in rest
 
 
-def test_an_answer_from_another_process_sets_the_waiting_terminal_free(retinue: Any):
+def test_an_answer_from_another_process_sets_the_waiting_terminal_free(retinue: CliFixture):
     """Shows: L006, P11."""
     retinue.plays([wants_to_write(), "Written."])
     screen = retinue.on_terminal("run", "write it")
@@ -263,7 +264,7 @@ def test_an_answer_from_another_process_sets_the_waiting_terminal_free(retinue: 
     assert (run["status"], run["turns"]) == ("done", 2)
 
 
-def test_two_questions_of_one_turn_are_put_one_after_the_other(retinue: Any):
+def test_two_questions_of_one_turn_are_put_one_after_the_other(retinue: CliFixture):
     both = {"tools": [*wants_to_write()["tools"], *wants_to_write("b.txt")["tools"]]}
     retinue.plays([both, "Half of it."])
     screen = retinue.on_terminal("run", "write them", NO_COLOR="1")

@@ -3,10 +3,11 @@
 import json
 import termios
 from pathlib import Path
-from typing import Any
+
+from cli_fixture import CliFixture, WaitUntil
 
 
-def test_a_person_talks_and_leaves_with_ctrl_d(retinue: Any):
+def test_a_person_talks_and_leaves_with_ctrl_d(retinue: CliFixture):
     """Shows: U10."""
     retinue.plays(["Hello to you.", "Still here."])
     screen = retinue.on_terminal("chat")
@@ -26,7 +27,7 @@ def test_a_person_talks_and_leaves_with_ctrl_d(retinue: Any):
     assert [row["last_snippet"] for row in listed] == ["Still here."]
 
 
-def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(retinue: Any, eventually: Any):
+def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(retinue: CliFixture, eventually: WaitUntil):
     retinue.plays([{"text": "Never finished.", "delay": 60}, "Go on then.", "Go on then."])
     screen = retinue.on_terminal("chat")
     screen.until("> ")
@@ -44,7 +45,7 @@ def test_ctrl_c_stops_the_answer_and_keeps_the_conversation(retinue: Any, eventu
     assert "think" in path.read_text()
 
 
-def test_nothing_is_made_before_the_first_words(retinue: Any):
+def test_nothing_is_made_before_the_first_words(retinue: CliFixture):
     retinue.plays(["Hi."])
     ran = retinue("chat", stdin="/path\n/agents\n/help\n/nothing\n/quit\nnever heard\n")
     assert "general" in ran.out
@@ -54,7 +55,7 @@ def test_nothing_is_made_before_the_first_words(retinue: Any):
     assert retinue("sessions", "list", "--json").json == []
 
 
-def test_a_script_talks_on_standard_input(retinue: Any):
+def test_a_script_talks_on_standard_input(retinue: CliFixture):
     retinue.plays(["One.", "Two.", "Three."])
     first = retinue("chat", stdin="a\n\nb\n")
     assert (first.code, first.out) == (0, "One.\nTwo.\n")
@@ -65,7 +66,7 @@ def test_a_script_talks_on_standard_input(retinue: Any):
     assert (shown["name"], shown["entries"]) == ("Alphabet", 0)
 
 
-def test_switching_to_an_agent_goes_on_in_its_latest_session(retinue: Any):
+def test_switching_to_an_agent_goes_on_in_its_latest_session(retinue: CliFixture):
     """Shows: C024."""
     retinue.plays({"general": ["I am general."], "explorer": ["I explore.", "I explore on."]})
     explorer = retinue("run", "--agent", "explorer", "look", "--json").json
@@ -75,7 +76,7 @@ def test_switching_to_an_agent_goes_on_in_its_latest_session(retinue: Any):
     assert retinue("sessions", "show", explorer["slug"], "--json").json["entries"] == 4
 
 
-def test_a_definition_brings_its_own_slash_command(retinue: Any, tmp_path: Path):
+def test_a_definition_brings_its_own_slash_command(retinue: CliFixture, tmp_path: Path):
     folder = tmp_path / "config" / "agents"
     folder.mkdir(parents=True)
     (folder / "critic.md").write_text(
@@ -89,7 +90,7 @@ def test_a_definition_brings_its_own_slash_command(retinue: Any, tmp_path: Path)
     assert [row["agent"] for row in children] == ["critic"]
 
 
-def test_hostile_names_and_words_stay_harmless_at_the_prompt(retinue: Any):
+def test_hostile_names_and_words_stay_harmless_at_the_prompt(retinue: CliFixture):
     """Shows: U01."""
     retinue.plays(["\x1b]0;owned\x07done"])
     screen = retinue.on_terminal("chat", NO_COLOR="1", TERM="dumb")
@@ -103,13 +104,13 @@ def test_hostile_names_and_words_stay_harmless_at_the_prompt(retinue: Any):
     assert screen.left()[0] == 0
 
 
-def test_a_session_and_an_agent_exclude_each_other(retinue: Any):
+def test_a_session_and_an_agent_exclude_each_other(retinue: CliFixture):
     assert retinue("chat", "some-session", "--agent", "general").code == 2
     assert retinue("chat", "some-session").code == 7
     assert retinue("chat", "--agent", "nobody").code == 7
 
 
-def test_a_watchers_slash_command_alone_switches_it_and_with_words_sends_it_exploring(retinue: Any):
+def test_a_watchers_slash_command_alone_switches_it_and_with_words_sends_it_exploring(retinue: CliFixture):
     """Shows: D041."""
     warns = {"severity": "info", "reason": "It drifts.", "suggestion": "Stay."}
     retinue.plays(

@@ -2,9 +2,9 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 
 MODES = {
     "customModes": [
@@ -21,7 +21,7 @@ def theirs(tmp_path: Path) -> Path:
     return found
 
 
-def test_a_readme_beside_definitions_is_named_and_is_no_failure(retinue: Any, theirs: Path):
+def test_a_readme_beside_definitions_is_named_and_is_no_failure(retinue: CliFixture, theirs: Path):
     (theirs / "README.md").write_text("# Agents\n\nAll of them.\n")
     (theirs / "package.json").write_text('{"name": "pack", "version": "1.0.0"}')
     (theirs / "scout.md").write_text("---\nname: scout\ndescription: Looks.\n---\nYou look.\n")
@@ -37,7 +37,7 @@ def test_a_readme_beside_definitions_is_named_and_is_no_failure(retinue: Any, th
     assert retinue("agents", "show", "scout").code == 0
 
 
-def test_a_page_named_itself_and_a_folder_of_pages_are_failures(retinue: Any, theirs: Path):
+def test_a_page_named_itself_and_a_folder_of_pages_are_failures(retinue: CliFixture, theirs: Path):
     (theirs / "README.md").write_text("# Agents\n")
     assert retinue("agents", "check", str(theirs)).code == 1
     named = retinue("agents", "import", str(theirs / "README.md"))
@@ -45,7 +45,7 @@ def test_a_page_named_itself_and_a_folder_of_pages_are_failures(retinue: Any, th
     assert "problem: has no front matter; start the file with a line ---" in named.out
 
 
-def test_half_a_definition_in_a_folder_is_never_passed_over(retinue: Any, theirs: Path):
+def test_half_a_definition_in_a_folder_is_never_passed_over(retinue: CliFixture, theirs: Path):
     (theirs / "scout.md").write_text("---\nname: scout\n---\nYou look.\n")
     (theirs / "torn.md").write_text("---\nname: torn\ntools: [read]\n")
     checked = retinue("agents", "check", str(theirs), "--json")
@@ -54,7 +54,7 @@ def test_half_a_definition_in_a_folder_is_never_passed_over(retinue: Any, theirs
 
 
 @pytest.mark.parametrize("yaml", [False, True])
-def test_a_file_of_modes_without_a_suffix_is_read(retinue: Any, theirs: Path, yaml: bool):
+def test_a_file_of_modes_without_a_suffix_is_read(retinue: CliFixture, theirs: Path, yaml: bool):
     text = (
         "customModes:\n"
         "  - {slug: asker, name: Asker, roleDefinition: You ask., groups: [read]}\n"
@@ -68,7 +68,7 @@ def test_a_file_of_modes_without_a_suffix_is_read(retinue: Any, theirs: Path, ya
     assert "edit" not in retinue("agents", "show", "asker", "--json").json["tool_allow"]
 
 
-def test_what_was_brought_home_runs_with_its_own_words(retinue: Any, theirs: Path):
+def test_what_was_brought_home_runs_with_its_own_words(retinue: CliFixture, theirs: Path):
     (theirs / "scout.md").write_text(
         "---\r\nname: Code Scout\r\ndescription: Use it: often\r\ntools: Read\r\n---\r\n\r\nLook.\r\n\r\n  Then tell.\r\n"
     )

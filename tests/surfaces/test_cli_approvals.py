@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 
 WORDS = "words\n"
 
@@ -16,7 +17,7 @@ def wants_to_write(*names: str) -> dict[str, Any]:
 
 
 @pytest.fixture
-def parked(retinue: Any) -> dict[str, Any]:
+def parked(retinue: CliFixture) -> dict[str, Any]:
     """A run without anybody at its terminal that waits for a yes."""
     retinue.plays([wants_to_write("a.txt"), "Written."])
     ran = retinue("run", "--json", "write it")
@@ -24,7 +25,7 @@ def parked(retinue: Any) -> dict[str, Any]:
     return ran.json
 
 
-def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: Any):
+def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: CliFixture):
     """Shows: A006, L006, T12."""
     retinue.plays([wants_to_write("a.txt"), "Written."])
     ran = retinue("run", "write it")
@@ -35,7 +36,9 @@ def test_without_a_terminal_the_run_waits_and_says_what_to_do(retinue: Any):
     assert not (retinue.folder / "a.txt").exists()
 
 
-def test_a_waiting_run_names_its_questions_and_the_row_says_everything(retinue: Any, parked: dict[str, Any]):
+def test_a_waiting_run_names_its_questions_and_the_row_says_everything(
+    retinue: CliFixture, parked: dict[str, Any]
+):
     """Shows: L006, T10."""
     assert (parked["status"], parked["waiting_for"]) == ("waiting", "approval")
     (asked,) = retinue("approvals", "list", "--json").json
@@ -68,7 +71,7 @@ def test_a_waiting_run_names_its_questions_and_the_row_says_everything(retinue: 
 
 
 def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
-    retinue: Any, parked: dict[str, Any]
+    retinue: CliFixture, parked: dict[str, Any]
 ):
     listed = retinue("approvals", "list")
     assert listed.out.split("\n")[0].split() == ["APPROVAL", "STATE", "WHO", "WANTS", "UNTIL"]
@@ -88,7 +91,9 @@ def test_for_people_the_list_is_a_table_and_one_question_is_the_whole_card(
         assert line in shown.out.split("\n")
 
 
-def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(retinue: Any, parked: dict[str, Any]):
+def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(
+    retinue: CliFixture, parked: dict[str, Any]
+):
     """Shows: L006."""
     (asked,) = parked["approvals"]
     ran = retinue("approvals", "answer", asked, "allow", "--json")
@@ -105,7 +110,7 @@ def test_with_nobody_working_it_the_answer_carries_the_run_to_its_end(retinue: A
     assert retinue("approvals", "show", asked).out.rstrip().endswith("used: person said allow")
 
 
-def test_a_no_by_command_goes_on_without_the_call(retinue: Any, parked: dict[str, Any]):
+def test_a_no_by_command_goes_on_without_the_call(retinue: CliFixture, parked: dict[str, Any]):
     """Shows: A007."""
     ran = retinue("approvals", "answer", parked["approvals"][0], "deny")
     assert (ran.code, ran.out) == (0, "Written.\n")
@@ -113,7 +118,7 @@ def test_a_no_by_command_goes_on_without_the_call(retinue: Any, parked: dict[str
     assert "person said no" in Path(parked["path"]).read_text()
 
 
-def test_a_prefix_is_enough_when_only_one_begins_so(retinue: Any):
+def test_a_prefix_is_enough_when_only_one_begins_so(retinue: CliFixture):
     retinue.plays([wants_to_write("a.txt", "b.txt"), "Done."])
     assert retinue("run", "--json", "write them").code == 6
     first, second = (row["id"] for row in retinue("approvals", "list", "--json").json)
@@ -128,7 +133,7 @@ def test_a_prefix_is_enough_when_only_one_begins_so(retinue: Any):
     assert retinue("approvals", "answer", second, "deny", "--json").json["run"]["status"] == "done"
 
 
-def test_the_first_answer_counts(retinue: Any, parked: dict[str, Any]):
+def test_the_first_answer_counts(retinue: CliFixture, parked: dict[str, Any]):
     (asked,) = parked["approvals"]
     assert retinue("approvals", "answer", asked, "deny").code == 0
     for word in ("allow", "deny"):
@@ -138,7 +143,7 @@ def test_the_first_answer_counts(retinue: Any, parked: dict[str, Any]):
     assert not (retinue.folder / "a.txt").exists()
 
 
-def test_what_cannot_be_answered_is_told_with_its_own_exit_code(retinue: Any, parked: dict[str, Any]):
+def test_what_cannot_be_answered_is_told_with_its_own_exit_code(retinue: CliFixture, parked: dict[str, Any]):
     (asked,) = parked["approvals"]
     for args in (["show", "01NONE"], ["answer", "01NONE", "allow"]):
         unknown = retinue("approvals", *args, "--json")
@@ -152,7 +157,7 @@ def test_what_cannot_be_answered_is_told_with_its_own_exit_code(retinue: Any, pa
     assert [row["state"] for row in retinue("approvals", "list", "--json").json] == ["pending"]
 
 
-def grown_old(retinue: Any) -> None:
+def grown_old(retinue: CliFixture) -> None:
     """Every open question is past its time."""
     with closing(sqlite3.connect(Path(retinue.env["RETINUE_HOME"]) / "ledger.db")) as ledger, ledger:
         ledger.execute(
@@ -162,7 +167,7 @@ def grown_old(retinue: Any) -> None:
 
 @pytest.mark.parametrize("command", [("approvals", "list"), ("runs", "list"), ("sessions", "list")])
 def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_nothing(
-    retinue: Any, parked: dict[str, Any], command: tuple[str, ...]
+    retinue: CliFixture, parked: dict[str, Any], command: tuple[str, ...]
 ):
     """Shows: T12."""
     grown_old(retinue)
@@ -181,7 +186,7 @@ def test_a_question_that_waited_too_long_is_a_no_and_looking_at_lists_works_noth
 
 
 def test_a_waiting_run_is_cancelled_from_elsewhere_and_its_question_with_it(
-    retinue: Any, parked: dict[str, Any]
+    retinue: CliFixture, parked: dict[str, Any]
 ):
     cancelled = retinue("runs", "cancel", parked["run_id"], "--json")
     assert (cancelled.code, cancelled.json["status"]) == (0, "cancelled")
@@ -191,7 +196,7 @@ def test_a_waiting_run_is_cancelled_from_elsewhere_and_its_question_with_it(
     assert not (retinue.folder / "a.txt").exists()
 
 
-def test_more_words_wait_for_the_answer(retinue: Any, parked: dict[str, Any]):
+def test_more_words_wait_for_the_answer(retinue: CliFixture, parked: dict[str, Any]):
     """They are queued behind the run that waits, and answered after it by whoever answers that.
 
     Shows: C044."""
@@ -213,20 +218,22 @@ def test_more_words_wait_for_the_answer(retinue: Any, parked: dict[str, Any]):
     ]
 
 
-def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(retinue: Any, parked: dict[str, Any]):
+def test_who_joins_a_waiting_run_hears_that_nobody_here_can_answer(
+    retinue: CliFixture, parked: dict[str, Any]
+):
     joined = retinue("wait", parked["run_id"], "--json")
     assert joined.code == 6
     assert retinue("approvals", "answer", parked["approvals"][0], "allow").code == 0
     assert retinue("wait", parked["run_id"], "--json").code == 0
 
 
-def has_agent(retinue: Any, name: str, front: str = "") -> None:
+def has_agent(retinue: CliFixture, name: str, front: str = "") -> None:
     folder = Path(retinue.env["RETINUE_CONFIG"]) / "agents"
     folder.mkdir(exist_ok=True)
     (folder / f"{name}.md").write_text(f"---\nname: {name}\n{front}---\nYou help.\n")
 
 
-def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: Any):
+def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: CliFixture):
     """Shows: L006."""
     has_agent(retinue, "hand", "tools: [bash]\n")
     handed_on = {"preset": "hand", "description": "do it", "prompt": "Do it."}
@@ -265,14 +272,14 @@ def test_the_parent_shows_which_child_waits_for_what_and_how_to_answer(retinue: 
 
 
 def test_a_question_that_nobody_can_answer_any_more_is_not_shown_with_its_session(
-    retinue: Any, parked: dict[str, Any]
+    retinue: CliFixture, parked: dict[str, Any]
 ):
     assert len(retinue("sessions", "show", parked["slug"], "--json").json["approvals"]) == 1
     grown_old(retinue)
     assert retinue("sessions", "show", parked["slug"], "--json").json["approvals"] == []
 
 
-def test_the_card_names_the_files_of_a_command_and_another_script_is_another_question(retinue: Any):
+def test_the_card_names_the_files_of_a_command_and_another_script_is_another_question(retinue: CliFixture):
     """Shows: T10."""
     script = retinue.folder / "run.sh"
     script.write_text("touch good\n")

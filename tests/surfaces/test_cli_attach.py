@@ -3,9 +3,11 @@
 import json
 import signal
 from pathlib import Path
+from subprocess import Popen
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture, WaitUntil
 
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "100"}
 HANDED_ON = {"preset": "researcher", "description": "analyze patterns", "prompt": "Look."}
@@ -19,7 +21,7 @@ TREE = {
 
 
 @pytest.fixture
-def tree(house: Any, eventually: Any) -> list[dict[str, Any]]:
+def tree(house: CliFixture, eventually: WaitUntil) -> list[dict[str, Any]]:
     """A parent that waits for its child, worked by another process: the child's row, then the parent's."""
     house.plays(TREE)
     house.started("run", "ask")
@@ -32,7 +34,7 @@ def tree(house: Any, eventually: Any) -> list[dict[str, Any]]:
     return eventually(both)
 
 
-def opened(house: Any) -> None:
+def opened(house: CliFixture) -> None:
     (house.folder / "gate").unlink()
 
 
@@ -44,14 +46,14 @@ def alone(lines: list[str]) -> bool:
     return len(lines) == 1 and lines[0].startswith("general#1 running")
 
 
-def began(process: Any, house: Any, eventually: Any, count: int) -> None:
+def began(process: Popen[bytes], house: CliFixture, eventually: WaitUntil, count: int) -> None:
     """Once a command works here there is one owner more."""
     owners = Path(house.env["RETINUE_HOME"]) / "owners"
     eventually(lambda: len(list(owners.iterdir())) >= count)
     assert process.poll() is None
 
 
-def test_runs_are_listed_as_a_tree_and_as_a_flat_array(house: Any, tree: list[dict[str, Any]]):
+def test_runs_are_listed_as_a_tree_and_as_a_flat_array(house: CliFixture, tree: list[dict[str, Any]]):
     """Shows: D033, E021, E031."""
     listed = house("subagent", "list")
     heading, parent, child = listed.out.splitlines()
@@ -65,7 +67,7 @@ def test_runs_are_listed_as_a_tree_and_as_a_flat_array(house: Any, tree: list[di
     assert tree[1]["children"] == [tree[0]["run_id"]]
 
 
-def test_a_run_is_shown_in_words_with_those_it_asked_for(house: Any, tree: list[dict[str, Any]]):
+def test_a_run_is_shown_in_words_with_those_it_asked_for(house: CliFixture, tree: list[dict[str, Any]]):
     """Shows: E032."""
     child, parent = tree
     shown = house("subagent", "show", parent["run_id"]).out.splitlines()
@@ -86,7 +88,7 @@ def test_a_run_is_shown_in_words_with_those_it_asked_for(house: Any, tree: list[
     assert not any("cancel" in line for line in ended)
 
 
-def test_a_child_is_cancelled_by_its_id_and_its_parent_goes_on(house: Any, tree: list[dict[str, Any]]):
+def test_a_child_is_cancelled_by_its_id_and_its_parent_goes_on(house: CliFixture, tree: list[dict[str, Any]]):
     """Shows: E033."""
     child, parent = tree
     assert house("subagent", "cancel", child["run_id"], "--json").json["status"] == "cancelled"
@@ -96,7 +98,7 @@ def test_a_child_is_cancelled_by_its_id_and_its_parent_goes_on(house: Any, tree:
 
 
 def test_wait_stays_until_all_have_ended_and_tells_the_worst(
-    house: Any, tree: list[dict[str, Any]], eventually: Any
+    house: CliFixture, tree: list[dict[str, Any]], eventually: WaitUntil
 ):
     child, parent = tree
     house.plays([{"error": "the server is on fire"}])
@@ -115,7 +117,7 @@ def test_wait_stays_until_all_have_ended_and_tells_the_worst(
 
 
 def test_wait_says_the_words_of_several_in_the_order_they_were_asked_for(
-    house: Any, tree: list[dict[str, Any]]
+    house: CliFixture, tree: list[dict[str, Any]]
 ):
     opened(house)
     ran = house("wait", tree[0]["run_id"], tree[1]["run_id"], tree[0]["run_id"])
@@ -123,7 +125,7 @@ def test_wait_says_the_words_of_several_in_the_order_they_were_asked_for(
     assert house("wait", tree[0]["run_id"], "nothing").code == 7
 
 
-def test_wait_takes_up_a_whole_tree_whose_process_died(house: Any, eventually: Any):
+def test_wait_takes_up_a_whole_tree_whose_process_died(house: CliFixture, eventually: WaitUntil):
     house.plays(TREE)
     process = house.started("run", "ask")
     live = eventually(lambda: [run for run in house("runs", "list", "--json").json if len(run["children"])])
@@ -135,7 +137,7 @@ def test_wait_takes_up_a_whole_tree_whose_process_died(house: Any, eventually: A
     assert house("runs", "list", "--json").json == []
 
 
-def test_whoever_waits_may_leave_and_the_run_goes_on(house: Any, tree: list[dict[str, Any]]):
+def test_whoever_waits_may_leave_and_the_run_goes_on(house: CliFixture, tree: list[dict[str, Any]]):
     parent = tree[1]["run_id"]
     screen = house.on_terminal("wait", parent, **PLAIN)
     screen.shows(with_child)
@@ -148,7 +150,7 @@ def test_whoever_waits_may_leave_and_the_run_goes_on(house: Any, tree: list[dict
     assert house("wait", parent).out == "They know.\n"
 
 
-def test_a_terminal_shows_the_tree_of_another_process(house: Any, tree: list[dict[str, Any]]):
+def test_a_terminal_shows_the_tree_of_another_process(house: CliFixture, tree: list[dict[str, Any]]):
     """Shows: D033."""
     screen = house.on_terminal("wait", tree[1]["run_id"], **PLAIN)
     lines = screen.shows(with_child)
@@ -159,7 +161,7 @@ def test_a_terminal_shows_the_tree_of_another_process(house: Any, tree: list[dic
     assert screen.look() == ["They know."]
 
 
-def test_what_another_process_did_meanwhile_is_seen_in_place(house: Any, eventually: Any):
+def test_what_another_process_did_meanwhile_is_seen_in_place(house: CliFixture, eventually: WaitUntil):
     """Shows: A072."""
     (house.folder / "again").touch()
     held = {"tools": [{"tool": "hold", "args": {"name": "again"}}]}
@@ -175,7 +177,9 @@ def test_what_another_process_did_meanwhile_is_seen_in_place(house: Any, eventua
     assert screen.look() == ["They know."]
 
 
-def test_attach_reads_what_another_process_says(house: Any, tree: list[dict[str, Any]], eventually: Any):
+def test_attach_reads_what_another_process_says(
+    house: CliFixture, tree: list[dict[str, Any]], eventually: WaitUntil
+):
     parent = tree[1]
     attached = house.started("attach", parent["slug"])
     began(attached, house, eventually, 2)
@@ -186,7 +190,7 @@ def test_attach_reads_what_another_process_says(house: Any, tree: list[dict[str,
     assert f"general in {parent['slug']}" in err.decode()
 
 
-def test_attach_goes_on_with_what_was_interrupted(house: Any, eventually: Any):
+def test_attach_goes_on_with_what_was_interrupted(house: CliFixture, eventually: WaitUntil):
     house.plays(TREE)
     process = house.started("run", "ask")
     live = eventually(lambda: [run for run in house("runs", "list", "--json").json if len(run["children"])])
@@ -197,7 +201,7 @@ def test_attach_goes_on_with_what_was_interrupted(house: Any, eventually: Any):
     assert (ran.code, [(run["status"], run["text"]) for run in ran.json]) == (0, [("done", "They know.")])
 
 
-def test_attach_to_a_quiet_session_says_so_and_leaves(house: Any):
+def test_attach_to_a_quiet_session_says_so_and_leaves(house: CliFixture):
     house.plays(["Hello."])
     talked = house("run", "hi", "--json").json
     ran = house("attach", talked["slug"])
@@ -207,7 +211,7 @@ def test_attach_to_a_quiet_session_says_so_and_leaves(house: Any):
     assert house("attach", "nobody-there").code == 7
 
 
-def test_attach_puts_the_questions_of_a_session_to_whoever_is_there(retinue: Any):
+def test_attach_puts_the_questions_of_a_session_to_whoever_is_there(retinue: CliFixture):
     wish = {"tools": [{"tool": "write", "args": {"path": "a.txt", "content": "words"}}]}
     retinue.plays([wish, "Written."])
     asked = retinue("run", "write", "--json")
@@ -222,7 +226,7 @@ def test_attach_puts_the_questions_of_a_session_to_whoever_is_there(retinue: Any
 
 
 def test_on_a_terminal_attach_shows_the_tree_and_leaving_stops_nothing(
-    house: Any, tree: list[dict[str, Any]]
+    house: CliFixture, tree: list[dict[str, Any]]
 ):
     screen = house.on_terminal("attach", tree[1]["slug"], **PLAIN)
     screen.shows(with_child)

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture, WaitUntil
 from commands import Started
 
 from retinue import remote
@@ -19,12 +20,14 @@ HOLD = {"text": "I hold.", "tools": [{"tool": "hold", "args": {"name": "gate"}}]
 ASK = {"tools": [{"tool": "ask_user", "args": {"question": "Which colour?", "options": ["red", "blue"]}}]}
 HANDED_ON = {"preset": "researcher", "description": "analyze patterns", "prompt": "Look."}
 
-Daemon = Callable[[Any], subprocess.Popen[bytes]]
+StartDaemon = Callable[[CliFixture], subprocess.Popen[bytes]]
+StartNearby = Callable[[CliFixture], None]
+PlayReplies = Callable[[CliFixture, list[Any] | dict[str, Any]], None]
 
 
 @pytest.fixture
-def daemon(eventually: Any) -> Daemon:
-    def start(command: Any) -> subprocess.Popen[bytes]:
+def daemon(eventually: WaitUntil) -> StartDaemon:
+    def start(command: CliFixture) -> subprocess.Popen[bytes]:
         process = command.started("serve", "--port", "0")
         eventually(lambda: asyncio.run(remote.hello(Path(command.env["RETINUE_HOME"]))))
         return process
@@ -33,10 +36,10 @@ def daemon(eventually: Any) -> Daemon:
 
 
 @pytest.fixture(params=["alone", "beside"])
-def near(request: pytest.FixtureRequest, daemon: Daemon) -> Callable[[Any], None]:
+def near(request: pytest.FixtureRequest, daemon: StartDaemon) -> StartNearby:
     """Once the configuration stands: nothing, or a daemon."""
 
-    def start(command: Any) -> None:
+    def start(command: CliFixture) -> None:
         if request.param == "beside":
             daemon(command)
 
@@ -44,11 +47,11 @@ def near(request: pytest.FixtureRequest, daemon: Daemon) -> Callable[[Any], None
 
 
 @pytest.fixture
-def spoken(tmp_path: Path) -> Generator[Callable[[Any, Any], None]]:
+def spoken(tmp_path: Path) -> Generator[PlayReplies]:
     """Models that speak as slowly as a test wants."""
     servers: list[subprocess.Popen[bytes]] = []
 
-    def plays(command: Any, replies: Any) -> None:
+    def plays(command: CliFixture, replies: list[Any] | dict[str, Any]) -> None:
         script = tmp_path / "spoken.json"
         script.write_text(json.dumps(replies))
         words = ["-m", "retinue.testing.model_server", "--script", str(script)]
@@ -64,7 +67,7 @@ def spoken(tmp_path: Path) -> Generator[Callable[[Any, Any], None]]:
         server.communicate()
 
 
-def said(command: Any) -> str:
+def said(command: CliFixture) -> str:
     home = Path(command.env["RETINUE_HOME"])
     return "".join(path.read_text() for path in home.rglob("session.md"))
 
@@ -73,11 +76,13 @@ def shown(words: str) -> Callable[[list[str]], bool]:
     return lambda lines: any(words in line for line in lines)
 
 
-def opened(house: Any) -> None:
+def opened(house: CliFixture) -> None:
     (house.folder / "gate").unlink()
 
 
-def test_words_are_shown_as_they_come_and_ctrl_c_keeps_them(retinue: Any, near: Any, spoken: Any):
+def test_words_are_shown_as_they_come_and_ctrl_c_keeps_them(
+    retinue: CliFixture, near: StartNearby, spoken: PlayReplies
+):
     """The reply never ends: what is seen of it was shown before it was whole."""
     spoken(retinue, [{"text": "Word after word after word.", "silent_after": 700}])
     near(retinue)
@@ -89,7 +94,9 @@ def test_words_are_shown_as_they_come_and_ctrl_c_keeps_them(retinue: Any, near: 
     assert retinue("runs", "history", "--json").json[0]["reason"] == "user_cancel"
 
 
-def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(house: Any, daemon: Any, eventually: Any):
+def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(
+    house: CliFixture, daemon: StartDaemon, eventually: WaitUntil
+):
     house.plays([HOLD, "Held."])
     process = daemon(house)
     screen = house.on_terminal("run", "Hold.", **PLAIN)
@@ -106,7 +113,7 @@ def test_a_second_ctrl_c_leaves_whatever_the_daemon_is_at(house: Any, daemon: An
     opened(house)
 
 
-def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(retinue: Any, near: Any):
+def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(retinue: CliFixture, near: StartNearby):
     retinue.plays([WRITE, WRITE, "Written."])
     near(retinue)
     screen = retinue.on_terminal("run", "write", **PLAIN)
@@ -123,7 +130,7 @@ def test_what_an_agent_may_not_do_unasked_is_asked_at_the_terminal(retinue: Any,
     ]
 
 
-def test_a_card_that_is_answered_elsewhere_says_so(retinue: Any, near: Any):
+def test_a_card_that_is_answered_elsewhere_says_so(retinue: CliFixture, near: StartNearby):
     retinue.plays([WRITE, "Written."])
     near(retinue)
     screen = retinue.on_terminal("run", "write", **PLAIN)
@@ -135,7 +142,7 @@ def test_a_card_that_is_answered_elsewhere_says_so(retinue: Any, near: Any):
     assert (code, (seen + rest).count("Written.")) == (0, 1)
 
 
-def test_a_question_is_put_to_whoever_is_at_the_terminal(retinue: Any, near: Any):
+def test_a_question_is_put_to_whoever_is_at_the_terminal(retinue: CliFixture, near: StartNearby):
     retinue.plays([ASK, "So be it."])
     near(retinue)
     screen = retinue.on_terminal("run", "paint", **PLAIN)
@@ -147,7 +154,7 @@ def test_a_question_is_put_to_whoever_is_at_the_terminal(retinue: Any, near: Any
     assert "\nblue\n" in said(retinue)
 
 
-def test_a_question_that_is_answered_elsewhere_or_left_open(retinue: Any, daemon: Any):
+def test_a_question_that_is_answered_elsewhere_or_left_open(retinue: CliFixture, daemon: StartDaemon):
     retinue.plays([ASK, "So be it."])
     daemon(retinue)
     screen = retinue.on_terminal("run", "paint", **PLAIN)
@@ -168,7 +175,7 @@ def test_a_question_that_is_answered_elsewhere_or_left_open(retinue: Any, daemon
     assert screen.left()[0] == 0
 
 
-def test_a_tree_is_shown_while_it_works(house: Any, near: Any):
+def test_a_tree_is_shown_while_it_works(house: CliFixture, near: StartNearby):
     """Shows: D033."""
     house.plays(
         {
@@ -192,7 +199,7 @@ def test_a_tree_is_shown_while_it_works(house: Any, near: Any):
     ]
 
 
-def test_a_chat_goes_on_turn_by_turn(retinue: Any, near: Any):
+def test_a_chat_goes_on_turn_by_turn(retinue: CliFixture, near: StartNearby):
     retinue.plays(["Hello.", "Again.", "Bye."])
     near(retinue)
     screen = retinue.on_terminal("chat", **PLAIN)
@@ -206,7 +213,9 @@ def test_a_chat_goes_on_turn_by_turn(retinue: Any, near: Any):
     assert len(retinue("sessions", "export", session["slug"], "--json").json) == 6
 
 
-def test_whoever_attaches_hears_words_as_they_come(house: Any, daemon: Any, spoken: Any):
+def test_whoever_attaches_hears_words_as_they_come(
+    house: CliFixture, daemon: StartDaemon, spoken: PlayReplies
+):
     spoken(house, [HOLD, {"text": "Word after word after word.", "silent_after": 700}])
     daemon(house)
     first = house.on_terminal("run", "Hold.", **PLAIN)
@@ -223,7 +232,9 @@ def test_whoever_attaches_hears_words_as_they_come(house: Any, daemon: Any, spok
     assert first.left()[0] == 5
 
 
-def test_a_daemon_that_dies_in_the_midst_of_a_reply_is_not_missed(retinue: Any, daemon: Any, spoken: Any):
+def test_a_daemon_that_dies_in_the_midst_of_a_reply_is_not_missed(
+    retinue: CliFixture, daemon: StartDaemon, spoken: PlayReplies
+):
     whole = " ".join(f"Word {at}." for at in range(40))
     spoken(retinue, [{"text": whole, "silent_after": 1500}, whole])
     process = daemon(retinue)

@@ -3,9 +3,9 @@
 import io
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Called, Entry, Said
@@ -109,7 +109,7 @@ def test_what_went_otherwise_is_said_too(count: Count | None, seen: Seen, words:
     assert words in out.getvalue()
 
 
-def test_models_are_listed_and_the_small_one_is_linked_into_a_home(retinue: Any):
+def test_models_are_listed_and_the_small_one_is_linked_into_a_home(retinue: CliFixture):
     """`scripts/bootstrap` brings the weights for the tests: no home has to fetch them again."""
     rows = {row["model"]: row for row in retinue("models", "list", "--json", "--home", "fresh").json}
     assert (rows["local:smollm2"]["usable"], rows["local:smollm2"]["state"]) == (

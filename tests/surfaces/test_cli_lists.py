@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture, WaitUntil
 
 SHOW_KEYS = {
     "session_id", "key", "agent", "name", "branch", "parent_session_id", "type", "depth", "path", "created_at",
@@ -18,13 +19,13 @@ MORE_KEYS = {
 
 
 @pytest.fixture
-def talked(retinue: Any) -> dict[str, Any]:
+def talked(retinue: CliFixture) -> dict[str, Any]:
     """A conversation that has begun."""
     retinue.plays(["First answer.", "Second answer.", "Third answer."])
     return retinue("run", "First question", "--json").json
 
 
-def test_a_session_is_shown_with_all_its_facts(retinue: Any, talked: dict[str, Any]):
+def test_a_session_is_shown_with_all_its_facts(retinue: CliFixture, talked: dict[str, Any]):
     """Shows: C011, C014."""
     shown = retinue("sessions", "show", talked["slug"], "--json")
     assert shown.json.keys() >= SHOW_KEYS
@@ -35,7 +36,7 @@ def test_a_session_is_shown_with_all_its_facts(retinue: Any, talked: dict[str, A
     assert "First answer." in retinue("sessions", "show", talked["slug"]).out
 
 
-def test_sessions_are_listed_pinned_ones_first(retinue: Any, talked: dict[str, Any]):
+def test_sessions_are_listed_pinned_ones_first(retinue: CliFixture, talked: dict[str, Any]):
     """Shows: C019."""
     later = retinue("run", "Another", "--json").json
     listed = retinue("sessions", "list", "--json").json
@@ -51,14 +52,14 @@ def test_sessions_are_listed_pinned_ones_first(retinue: Any, talked: dict[str, A
     assert retinue("sessions", "list", "--agent", "researcher", "--json").json == []
 
 
-def test_an_empty_list_says_what_to_do_next(retinue: Any):
+def test_an_empty_list_says_what_to_do_next(retinue: CliFixture):
     listed = retinue("sessions", "list")
     assert (listed.code, listed.out) == (0, "")
     assert "retinue run" in listed.err
     assert retinue("sessions", "list", "--json").out == "[]\n"
 
 
-def test_a_session_is_renamed_cleared_and_deleted(retinue: Any, talked: dict[str, Any]):
+def test_a_session_is_renamed_cleared_and_deleted(retinue: CliFixture, talked: dict[str, Any]):
     """Shows: C014, C021, C022, C023."""
     ref = talked["session_id"]
     assert retinue("sessions", "rename", ref, "Cron work", "--json").json["name"] == "Cron work"
@@ -76,7 +77,9 @@ def test_a_session_is_renamed_cleared_and_deleted(retinue: Any, talked: dict[str
     assert retinue("sessions", "restore", ref).code == 7
 
 
-def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(retinue: Any, talked: dict[str, Any]):
+def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(
+    retinue: CliFixture, talked: dict[str, Any]
+):
     told = retinue("sessions", "delete", talked["slug"]).out
     now = next(line.split()[1] for line in told.splitlines() if line.startswith("path "))
     assert Path(now).is_dir()
@@ -86,7 +89,7 @@ def test_a_deleted_session_says_where_it_is_and_how_to_get_it_back(retinue: Any,
     assert not Path(now).exists()
 
 
-def test_a_session_is_branched_exported_and_opened(retinue: Any, talked: dict[str, Any]):
+def test_a_session_is_branched_exported_and_opened(retinue: CliFixture, talked: dict[str, Any]):
     """Shows: A082."""
     assert retinue("send", talked["slug"], "Second question").out == "Second answer.\n"
     branched = retinue("sessions", "branch", talked["slug"], "--exclude", "--name", "other", "--json").json
@@ -99,14 +102,14 @@ def test_a_session_is_branched_exported_and_opened(retinue: Any, talked: dict[st
     assert retinue("sessions", "open", talked["path"]).out == talked["path"] + "\n"
 
 
-def test_on_a_terminal_a_session_opens_in_the_editor(retinue: Any, talked: dict[str, Any]):
+def test_on_a_terminal_a_session_opens_in_the_editor(retinue: CliFixture, talked: dict[str, Any]):
     screen = retinue.on_terminal("sessions", "open", talked["slug"], EDITOR="head -n 1")
     code, seen = screen.left()
     assert code == 0
     assert "<!-- retinue 1" in seen
 
 
-def test_runs_are_listed_shown_and_remembered(retinue: Any, talked: dict[str, Any]):
+def test_runs_are_listed_shown_and_remembered(retinue: CliFixture, talked: dict[str, Any]):
     """Shows: E032, E034."""
     assert retinue("runs", "list", "--json").json == []
     retinue("send", talked["slug"], "More")
@@ -122,7 +125,7 @@ def test_runs_are_listed_shown_and_remembered(retinue: Any, talked: dict[str, An
     assert retinue("runs", "history", "--limit", "0").code == 2
 
 
-def test_a_run_of_another_process_is_cancelled(retinue: Any, eventually: Any):
+def test_a_run_of_another_process_is_cancelled(retinue: CliFixture, eventually: WaitUntil):
     """Shows: E031, E033."""
     retinue.plays([{"text": "Slow.", "delay": 60}])
     process = retinue.started("run", "work long")
@@ -134,7 +137,7 @@ def test_a_run_of_another_process_is_cancelled(retinue: Any, eventually: Any):
     assert process.wait(30) == 5
 
 
-def test_agents_are_listed_and_shown_with_the_source_of_each_field(retinue: Any, tmp_path: Path):
+def test_agents_are_listed_and_shown_with_the_source_of_each_field(retinue: CliFixture, tmp_path: Path):
     """Shows: B005, B006."""
     folder = tmp_path / "config" / "agents"
     folder.mkdir(parents=True)
@@ -156,7 +159,7 @@ def test_agents_are_listed_and_shown_with_the_source_of_each_field(retinue: Any,
     assert "withheld: grep" in table
 
 
-def test_an_agent_is_deleted_unless_it_is_ours(retinue: Any, tmp_path: Path):
+def test_an_agent_is_deleted_unless_it_is_ours(retinue: CliFixture, tmp_path: Path):
     """Shows: B010."""
     folder = tmp_path / "config" / "agents"
     folder.mkdir(parents=True)
@@ -167,7 +170,7 @@ def test_an_agent_is_deleted_unless_it_is_ours(retinue: Any, tmp_path: Path):
     assert retinue("agents", "delete", "scribe").code == 7
 
 
-def test_a_foreign_definition_is_checked_and_brought_home(retinue: Any, tmp_path: Path):
+def test_a_foreign_definition_is_checked_and_brought_home(retinue: CliFixture, tmp_path: Path):
     foreign = tmp_path / "Backend Architect.md"
     foreign.write_text(
         "---\nname: Backend Architect\ndescription: Designs services\ntools: Read, Grep\ncolor: blue\n---\nYou design.\n"
@@ -188,7 +191,7 @@ def test_a_foreign_definition_is_checked_and_brought_home(retinue: Any, tmp_path
     assert retinue("agents", "check", str(tmp_path / "missing.md")).code == 7
 
 
-def test_tools_are_listed_with_the_rule_that_decides(retinue: Any, talked: dict[str, Any]):
+def test_tools_are_listed_with_the_rule_that_decides(retinue: CliFixture, talked: dict[str, Any]):
     listed = retinue("tools", "list", "--json").json
     assert {"name", "category", "description", "offered", "rule"} <= listed[0].keys()
     offered = [
@@ -202,7 +205,7 @@ def test_tools_are_listed_with_the_rule_that_decides(retinue: Any, talked: dict[
 
 
 def test_a_door_is_listed_with_the_names_that_a_model_is_shown(
-    retinue: Any, talked: dict[str, Any], tmp_path: Path
+    retinue: CliFixture, talked: dict[str, Any], tmp_path: Path
 ):
     """Shows: A002, A004."""
     (tmp_path / "config" / "agents" / "helper.md").write_text("---\nname: helper\n---\n\nYou help.\n")
@@ -221,7 +224,7 @@ def test_a_door_is_listed_with_the_names_that_a_model_is_shown(
     assert names == ["helper"]
 
 
-def test_the_doctor_finds_what_is_wrong(retinue: Any, tmp_path: Path):
+def test_the_doctor_finds_what_is_wrong(retinue: CliFixture, tmp_path: Path):
     retinue.plays(["Fine."])
     well = retinue("doctor", "--json")
     assert well.code == 0
@@ -234,7 +237,7 @@ def test_the_doctor_finds_what_is_wrong(retinue: Any, tmp_path: Path):
     assert "broken.md" in ill.out
 
 
-def test_the_demonstration_needs_nothing(retinue: Any):
+def test_the_demonstration_needs_nothing(retinue: CliFixture):
     env = dict(retinue.env)
     for name in ("RETINUE_HOME", "RETINUE_CONFIG"):
         del retinue.env[name]

@@ -8,9 +8,10 @@ import stat
 import termios
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
+from planted_secret import PlantedSecret
 
 from retinue.app.log import log_line
 
@@ -30,7 +31,7 @@ def commands(seen: str) -> set[int]:
     return found | ({0x0D} if b"\r" in raw.replace(b"\r\n", b"") else set())
 
 
-def test_no_byte_of_a_model_or_a_tool_commands_the_terminal(retinue: Any):
+def test_no_byte_of_a_model_or_a_tool_commands_the_terminal(retinue: CliFixture):
     """Shows: U01, U02, U03, U04."""
     odd = f"{retinue.folder}/\u202efile\x1b[2J"
     Path(odd).write_text(HOSTILE)
@@ -47,7 +48,7 @@ def test_no_byte_of_a_model_or_a_tool_commands_the_terminal(retinue: Any):
         assert commands(seen) == set()
 
 
-def test_a_line_of_a_million_characters_comes_whole_and_ends(retinue: Any):
+def test_a_line_of_a_million_characters_comes_whole_and_ends(retinue: CliFixture):
     """Shows: U04."""
     retinue.plays(["x" * 1_000_000])
     code, seen = retinue.on_terminal("run", "long").left()
@@ -57,7 +58,7 @@ def test_a_line_of_a_million_characters_comes_whole_and_ends(retinue: Any):
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
-def test_the_terminal_is_as_it_was_when_a_chat_is_ended_from_outside(retinue: Any, number: int):
+def test_the_terminal_is_as_it_was_when_a_chat_is_ended_from_outside(retinue: CliFixture, number: int):
     """Shows: U10."""
     retinue.plays(["Hello."])
     screen = retinue.on_terminal("chat")
@@ -68,7 +69,7 @@ def test_the_terminal_is_as_it_was_when_a_chat_is_ended_from_outside(retinue: An
     assert termios.tcgetattr(screen.fd) == before
 
 
-def test_the_terminal_is_as_it_was_after_a_defect(retinue: Any, tmp_path: Path):
+def test_the_terminal_is_as_it_was_after_a_defect(retinue: CliFixture, tmp_path: Path):
     """Shows: U10."""
     (tmp_path / "odd.py").write_text("raise RuntimeError('odd')\n")
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
@@ -79,7 +80,9 @@ def test_the_terminal_is_as_it_was_after_a_defect(retinue: Any, tmp_path: Path):
     assert termios.tcgetattr(screen.fd) == before
 
 
-def test_a_defect_keeps_no_key_and_shows_none(retinue: Any, tmp_path: Path, planted: dict[str, Any]):
+def test_a_defect_keeps_no_key_and_shows_none(
+    retinue: CliFixture, tmp_path: Path, planted: dict[str, PlantedSecret]
+):
     """Shows: X12."""
     key = "sk-test-0123456789-exact"
     said = f"{key} {planted['github person'].text} Authorization: Bearer {planted['bearer'].secret}"
@@ -96,7 +99,7 @@ def test_a_defect_keeps_no_key_and_shows_none(retinue: Any, tmp_path: Path, plan
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
-def test_the_command_leaves_no_core(retinue: Any, tmp_path: Path):
+def test_the_command_leaves_no_core(retinue: CliFixture, tmp_path: Path):
     """Shows: X12."""
     (tmp_path / "odd.py").write_text(
         "import resource\nraise RuntimeError(resource.getrlimit(resource.RLIMIT_CORE)[0])\n"

@@ -1,11 +1,11 @@
 """`retinue pool` on a terminal's lines: who can be asked more, how many, and what happens when they are taken out."""
 
-from typing import Any
+from cli_fixture import CliFixture
 
 LONG = "It is in src/cron.py, and nothing else uses it."
 
 
-def test_the_pool_is_shown_in_lines_for_people(retinue: Any):
+def test_the_pool_is_shown_in_lines_for_people(retinue: CliFixture):
     """Shows: B046, B047."""
     wish = {"name": "explore", "args": {"task_prompt": "Find cron."}}
     retinue.plays({"general": [{"tools": [wish, wish]}, "Done."], "explorer": [LONG]})
@@ -22,7 +22,7 @@ def test_the_pool_is_shown_in_lines_for_people(retinue: Any):
     assert (told["total"], told["in_use"], told["available"], told["max"]) == ("2", "0", "2", "10")
 
 
-def test_who_is_not_in_the_pool_cannot_be_taken_out(retinue: Any):
+def test_who_is_not_in_the_pool_cannot_be_taken_out(retinue: CliFixture):
     """Shows: B047."""
     said = retinue("pool", "clear", "nobody")
     assert (said.code, said.out) == (7, "")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 from commands import RETINUE
 
 DEAF = (
@@ -64,7 +65,7 @@ def cards(lines: Sequence[str]) -> list[str]:
     return [line for line in lines if line.startswith("─") or " Task: " in line]
 
 
-def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done(house: Any):
+def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done(house: CliFixture):
     """Shows: A041, A042, A043, A044, A047, A050, A051, A052, A054."""
     (house.folder / "again").touch()
     house.plays(
@@ -103,7 +104,7 @@ def test_a_card_stands_below_the_call_follows_its_agent_and_goes_when_it_is_done
 @pytest.mark.parametrize(
     ("reply", "became"), [({"error": "the server is on fire"}, "failed"), ("Found.", "done")]
 )
-def test_no_card_is_left_when_its_agent_ended(house: Any, reply: Any, became: str):
+def test_no_card_is_left_when_its_agent_ended(house: CliFixture, reply: str | dict[str, str], became: str):
     """Shows: A054, A072."""
     house.plays({"general": [hands_on(HANDED_ON), "So be it."], "researcher": [holds("gate"), reply]})
     screen = house.on_terminal("run", "ask", **PLAIN)
@@ -116,7 +117,7 @@ def test_no_card_is_left_when_its_agent_ended(house: Any, reply: Any, became: st
     assert house("runs", "list", "--json").json == []
 
 
-def test_no_card_is_left_when_the_person_stops_everything(house: Any):
+def test_no_card_is_left_when_the_person_stops_everything(house: CliFixture):
     """Shows: A054, A072."""
     house.plays(
         {"general": [hands_on(HANDED_ON), "Never."], "researcher": [{"text": "Never.", "delay": LONG}]}
@@ -131,7 +132,7 @@ def test_no_card_is_left_when_the_person_stops_everything(house: Any):
     assert house("runs", "list", "--json").json == []
 
 
-def test_no_card_outlives_a_process_that_was_killed(house: Any):
+def test_no_card_outlives_a_process_that_was_killed(house: CliFixture):
     """Shows: A072."""
     house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]})
     screen = house.on_terminal("run", "ask", **PLAIN)
@@ -146,7 +147,7 @@ def test_no_card_outlives_a_process_that_was_killed(house: Any):
 
 
 @pytest.mark.parametrize("words", [RETINUE, DEAF])
-def test_a_terminal_that_is_closed_does_not_stop_the_agents(house: Any, words: Sequence[str]):
+def test_a_terminal_that_is_closed_does_not_stop_the_agents(house: CliFixture, words: Sequence[str]):
     """Nor one whose closing is not heard of, as nohup has it.
 
     Shows: A053.
@@ -167,7 +168,7 @@ def test_a_terminal_that_is_closed_does_not_stop_the_agents(house: Any, words: S
     assert not logs.exists() or not any("Traceback" in log.read_text() for log in logs.iterdir())
 
 
-def test_many_agents_are_a_few_lines_that_change_in_place(house: Any):
+def test_many_agents_are_a_few_lines_that_change_in_place(house: CliFixture):
     """Shows: D033."""
     many = [HANDED_ON | {"description": f"part {number}"} for number in range(30)]
     house.plays({"general": [hands_on(*many), "They know."], "researcher": [holds("gate"), "Found."]})
@@ -183,7 +184,7 @@ def test_many_agents_are_a_few_lines_that_change_in_place(house: Any):
     assert len([line for line in lines if line.startswith("· researcher#")]) == 30
 
 
-def test_a_run_alone_is_a_line_below_its_words(house: Any):
+def test_a_run_alone_is_a_line_below_its_words(house: CliFixture):
     """Shows: A041."""
     wish = holds("gate") | {"text": "I hold."}
     house.plays([wish, {"text": "Held.", "delay": 0.5}])
@@ -196,7 +197,7 @@ def test_a_run_alone_is_a_line_below_its_words(house: Any):
     assert screen.look()[:3] == ["I hold.", "· hold gate", "Held."]
 
 
-def test_a_question_stands_alone_and_progress_comes_back_after_it(retinue: Any):
+def test_a_question_stands_alone_and_progress_comes_back_after_it(retinue: CliFixture):
     retinue.plays(
         {"general": [hands_on(HANDED_ON), "They know."], "researcher": [{"text": "Found.", "delay": 1}]}
     )
@@ -211,7 +212,7 @@ def test_a_question_stands_alone_and_progress_comes_back_after_it(retinue: Any):
     assert "They know." in lines
 
 
-def test_where_standard_error_is_no_terminal_nothing_is_drawn(house: Any):
+def test_where_standard_error_is_no_terminal_nothing_is_drawn(house: CliFixture):
     house.plays(
         {"general": [hands_on(HANDED_ON), "They know."], "researcher": [{"text": "Found.", "delay": 0.6}]}
     )
@@ -221,7 +222,7 @@ def test_where_standard_error_is_no_terminal_nothing_is_drawn(house: Any):
     assert "\x1b" not in ran.err
 
 
-def test_a_terminal_that_obeys_nothing_is_told_in_lines(house: Any):
+def test_a_terminal_that_obeys_nothing_is_told_in_lines(house: CliFixture):
     house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("none"), "Found."]})
     screen = house.on_terminal("run", "ask", TERM="dumb")
     code, seen = screen.left()
@@ -231,7 +232,7 @@ def test_a_terminal_that_obeys_nothing_is_told_in_lines(house: Any):
     assert "· researcher#2: hold none" in seen
 
 
-def test_a_window_that_becomes_smaller_is_drawn_anew(house: Any):
+def test_a_window_that_becomes_smaller_is_drawn_anew(house: CliFixture):
     house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]})
     screen = house.on_terminal("run", "ask", **PLAIN)
     screen.shows(has(CARD, "Calling Tools..."))
@@ -242,7 +243,7 @@ def test_a_window_that_becomes_smaller_is_drawn_anew(house: Any):
     assert "They know." in screen.look()
 
 
-def test_in_a_chat_progress_is_gone_before_the_prompt_returns(house: Any):
+def test_in_a_chat_progress_is_gone_before_the_prompt_returns(house: CliFixture):
     """Shows: A055."""
     house.plays({"general": [hands_on(HANDED_ON), "They know."], "researcher": [holds("gate"), "Found."]})
     screen = house.on_terminal("chat", **PLAIN)

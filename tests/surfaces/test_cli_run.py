@@ -6,7 +6,9 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+
+from cli_fixture import CliFixture, WaitUntil
+from commands import require_pipe
 
 RUN_KEYS = [
     "run_id", "session_id", "slug", "key", "agent", "status", "waiting_for", "reason", "approvals", "text", "error",
@@ -25,7 +27,7 @@ def work() -> str:
 '''
 
 
-def test_run_prints_the_words_and_tells_where_they_are_kept(retinue: Any):
+def test_run_prints_the_words_and_tells_where_they_are_kept(retinue: CliFixture):
     retinue.plays(["The answer."])
     ran = retinue("run", "Question?")
     assert (ran.code, ran.out) == (0, "The answer.\n")
@@ -34,7 +36,7 @@ def test_run_prints_the_words_and_tells_where_they_are_kept(retinue: Any):
     assert "Question?" in path.read_text()
 
 
-def test_run_with_json_prints_one_value_of_the_promised_shape(retinue: Any):
+def test_run_with_json_prints_one_value_of_the_promised_shape(retinue: CliFixture):
     (retinue.folder / "note.txt").write_text("hello")
     retinue.plays(
         [{"text": "Looking.", "tools": [{"tool": "read", "args": {"path": "note.txt"}}]}, "It says hello."]
@@ -46,14 +48,14 @@ def test_run_with_json_prints_one_value_of_the_promised_shape(retinue: Any):
     assert (ran.code, ran.err) == (0, "")
 
 
-def test_every_word_of_a_run_reaches_a_pipe_as_it_was_said(retinue: Any):
+def test_every_word_of_a_run_reaches_a_pipe_as_it_was_said(retinue: CliFixture):
     """Shows: U01."""
     hostile = "\x1b]52;c;ZXZpbA==\x07 plain \u202eemag"
     retinue.plays([hostile])
     assert retinue("run", "say it").out == hostile + "\n"
 
 
-def test_no_word_of_a_run_commands_a_terminal(retinue: Any):
+def test_no_word_of_a_run_commands_a_terminal(retinue: CliFixture):
     """Shows: U01, U03."""
     retinue.plays(["\x1b]52;c;ZXZpbA==\x07\x1b[2J\x9b6n\rgone \u202eemag"])
     screen = retinue.on_terminal("run", "say it", NO_COLOR="1")
@@ -63,7 +65,7 @@ def test_no_word_of_a_run_commands_a_terminal(retinue: Any):
     assert not {"\x9b", "\x07", "\u202e"} & set(seen)
 
 
-def test_a_dash_reads_the_text_from_standard_input(retinue: Any):
+def test_a_dash_reads_the_text_from_standard_input(retinue: CliFixture):
     retinue.plays(["Heard."])
     ran = retinue("run", "--json", "-", stdin="two\nlines\n")
     assert (ran.code, ran.json["text"]) == (0, "Heard.")
@@ -71,7 +73,7 @@ def test_a_dash_reads_the_text_from_standard_input(retinue: Any):
     assert retinue("run", "-", stdin="  \n").code == 2
 
 
-def test_words_that_look_like_an_option_are_words_after_two_dashes(retinue: Any):
+def test_words_that_look_like_an_option_are_words_after_two_dashes(retinue: CliFixture):
     """Shows: D15."""
     retinue.plays(["Fine."])
     ran = retinue("run", "--label", "--settings=x", "--json", "--", "--settings=/etc/passwd")
@@ -81,14 +83,14 @@ def test_words_that_look_like_an_option_are_words_after_two_dashes(retinue: Any)
     assert retinue("run", "--settings=/etc/passwd").code == 2
 
 
-def test_run_without_words_says_what_is_missing(retinue: Any):
+def test_run_without_words_says_what_is_missing(retinue: CliFixture):
     retinue.plays(["Never said."])
     ran = retinue("run", "--json")
     assert (ran.code, ran.json["error"]["code"]) == (2, "usage")
     assert ran.err.startswith("retinue: say what to do")
 
 
-def test_a_session_without_words_runs_what_a_person_typed_there(retinue: Any):
+def test_a_session_without_words_runs_what_a_person_typed_there(retinue: CliFixture):
     retinue.plays(["First.", "Second."])
     first = retinue("run", "--json", "Begin").json
     nothing = retinue("run", "--session", first["slug"])
@@ -104,7 +106,7 @@ def test_a_session_without_words_runs_what_a_person_typed_there(retinue: Any):
     )
 
 
-def test_sessions_are_chosen_by_word_or_reference(retinue: Any):
+def test_sessions_are_chosen_by_word_or_reference(retinue: CliFixture):
     """Shows: C016."""
     retinue.plays(["One.", "Two.", "Three."])
     assert retinue("run", "--session", "latest", "hi").code == 7
@@ -116,7 +118,7 @@ def test_sessions_are_chosen_by_word_or_reference(retinue: Any):
     assert retinue("send", "nobody-there", "hi").code == 7
 
 
-def test_exit_codes_tell_how_it_went(retinue: Any):
+def test_exit_codes_tell_how_it_went(retinue: CliFixture):
     retinue.plays([{"text": "Too late.", "delay": 20}])
     late = retinue("run", "--timeout", "0.2", "--json", "hurry")
     assert (late.code, late.json["status"]) == (4, "timed_out")
@@ -129,7 +131,7 @@ def test_exit_codes_tell_how_it_went(retinue: Any):
     assert retinue("run", "--workspace", "missing", "hi").code == 2
 
 
-def test_without_a_model_one_sentence_says_what_to_set(retinue: Any):
+def test_without_a_model_one_sentence_says_what_to_set(retinue: CliFixture):
     ran = retinue("run", "--json", "hi")
     assert ran.code == 2
     assert list(ran.json) == ["error"]
@@ -137,7 +139,7 @@ def test_without_a_model_one_sentence_says_what_to_set(retinue: Any):
     assert [name in ran.json["error"]["message"] for name in wanted] == [True] * 3
 
 
-def test_a_home_counts_before_and_after_the_command(retinue: Any, tmp_path: Path):
+def test_a_home_counts_before_and_after_the_command(retinue: CliFixture, tmp_path: Path):
     retinue.plays(["Kept."])
     here, there = str(tmp_path / "one"), str(tmp_path / "two")
     assert retinue("--home", here, "--json", "run", "hi").json["path"].startswith(here)
@@ -145,7 +147,7 @@ def test_a_home_counts_before_and_after_the_command(retinue: Any, tmp_path: Path
     assert len(retinue("sessions", "--home", here, "list", "--json").json) == 1
 
 
-def test_ctrl_c_cancels_the_run_and_keeps_its_words(retinue: Any, eventually: Any):
+def test_ctrl_c_cancels_the_run_and_keeps_its_words(retinue: CliFixture, eventually: WaitUntil):
     retinue.plays([{"text": "Slow.", "delay": 60}])
     screen = retinue.on_terminal("run", "take your time")
     runs = eventually(
@@ -159,7 +161,7 @@ def test_ctrl_c_cancels_the_run_and_keeps_its_words(retinue: Any, eventually: An
     assert retinue("runs", "show", "--json", runs[0]["run_id"]).json["reason"] == "user_cancel"
 
 
-def test_a_question_is_put_to_the_person_at_the_terminal(retinue: Any):
+def test_a_question_is_put_to_the_person_at_the_terminal(retinue: CliFixture):
     question = {"question": "Which \x1b[2J colour?", "options": ["red", "blue"]}
     retinue.plays([{"tools": [{"tool": "ask_user", "args": question}]}, "As you wish."])
     screen = retinue.on_terminal("run", "paint", NO_COLOR="1")
@@ -173,19 +175,19 @@ def test_a_question_is_put_to_the_person_at_the_terminal(retinue: Any):
     assert "blue" in path.read_text().rsplit("<!-- result", 1)[1]
 
 
-def test_a_reader_that_leaves_early_is_no_failure_of_ours(retinue: Any):
+def test_a_reader_that_leaves_early_is_no_failure_of_ours(retinue: CliFixture):
     retinue.plays(["word\n" * 50_000])
     process = retinue.started("run", "talk")
-    process.stdout.close()
+    require_pipe(process.stdout).close()
     assert process.wait(60) == 0
-    assert b"Traceback" not in process.stderr.read()
+    assert b"Traceback" not in require_pipe(process.stderr).read()
     process = retinue.started("tools", "list", "--json")
-    process.stdout.close()
+    require_pipe(process.stdout).close()
     process.wait(60)
-    assert process.stderr.read() == b""
+    assert require_pipe(process.stderr).read() == b""
 
 
-def test_a_defect_is_one_sentence_with_its_details_in_a_file(retinue: Any, tmp_path: Path):
+def test_a_defect_is_one_sentence_with_its_details_in_a_file(retinue: CliFixture, tmp_path: Path):
     (tmp_path / "odd.py").write_text("raise RuntimeError('odd \\x1b thing')\n")
     (tmp_path / "config" / "config.toml").write_text('tools = ["odd:tool"]\n')
     retinue.env["PYTHONPATH"] = str(tmp_path)
@@ -199,7 +201,7 @@ def test_a_defect_is_one_sentence_with_its_details_in_a_file(retinue: Any, tmp_p
     assert "Traceback" in retinue("tools", "list", RETINUE_DEBUG="1").err
 
 
-def test_a_child_is_spawned_below_its_parent_with_its_own_paths(retinue: Any):
+def test_a_child_is_spawned_below_its_parent_with_its_own_paths(retinue: CliFixture):
     """Shows: A061, A084."""
     retinue.plays({"general": ["Parent."], "researcher": ["Child.", "Child again."]})
     parent = retinue("run", "begin", "--json").json
@@ -218,7 +220,7 @@ def test_a_child_is_spawned_below_its_parent_with_its_own_paths(retinue: Any):
     assert retinue("spawn", "--agent", "researcher", "look").code == 2
 
 
-def test_wait_joins_a_run_of_another_process(retinue: Any, eventually: Any):
+def test_wait_joins_a_run_of_another_process(retinue: CliFixture, eventually: WaitUntil):
     (retinue.folder / "held.py").write_text(HELD)
     (retinue.folder / "hold").touch()
     (Path(retinue.env["RETINUE_CONFIG"]) / "config.json").write_text('{"tools": ["held:work"]}')
@@ -236,7 +238,7 @@ def test_wait_joins_a_run_of_another_process(retinue: Any, eventually: Any):
     assert [(run["status"], run["text"]) for run in json.loads(out)] == [("done", "At last.")]
 
 
-def test_a_killed_run_is_told_of_and_goes_on(retinue: Any, eventually: Any):
+def test_a_killed_run_is_told_of_and_goes_on(retinue: CliFixture, eventually: WaitUntil):
     retinue.plays([{"text": "Never said.", "delay": 60}])
     process = retinue.started("run", "survive", "--json")
     eventually(lambda: [run for run in retinue("runs", "list", "--json").json if run["status"] == "running"])
@@ -249,7 +251,7 @@ def test_a_killed_run_is_told_of_and_goes_on(retinue: Any, eventually: Any):
     assert "interrupted" not in retinue("sessions", "list").err
 
 
-def test_the_overview_needs_nothing_but_its_own_file(retinue: Any):
+def test_the_overview_needs_nothing_but_its_own_file(retinue: CliFixture):
     shown = retinue("--help")
     assert shown.code == 0
     assert shown.out == retinue("-h").out == retinue().out
@@ -264,7 +266,7 @@ def test_the_overview_needs_nothing_but_its_own_file(retinue: Any):
     assert done.stderr.strip() == "[]"
 
 
-def test_a_wrong_word_is_answered_with_the_nearest_command(retinue: Any):
+def test_a_wrong_word_is_answered_with_the_nearest_command(retinue: CliFixture):
     ran = retinue("sesions", "list", "--json")
     assert ran.code == 2
     assert "did you mean 'sessions'?" in ran.json["error"]["message"]

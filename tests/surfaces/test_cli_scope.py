@@ -1,12 +1,11 @@
 """`retinue scope` as a person and a program have it: what applies to a session, and the verdict on one thing."""
 
-from typing import Any
-
 import pytest
+from cli_fixture import CliFixture
 
 
 @pytest.fixture
-def session(retinue: Any) -> str:
+def session(retinue: CliFixture) -> str:
     (retinue.folder / "a.txt").write_text("one\n")
     retinue.plays(["Good morning."])
     return retinue("run", "--json", "Greet me.").json["slug"]
@@ -29,7 +28,7 @@ def session(retinue: Any) -> str:
     ],
 )
 def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
-    retinue: Any, session: str, kind: str, value: str, code: int, rule: str
+    retinue: CliFixture, session: str, kind: str, value: str, code: int, rule: str
 ):
     said = retinue("scope", "test", session, kind, value)
     assert (said.code, said.out.startswith(rule)) == (code, True), said
@@ -38,7 +37,7 @@ def test_a_verdict_has_a_word_a_rule_and_an_exit_code(
     assert (facts.json["asks"], facts.json["rule"] in said.out) == ("after a person" in said.out, True)
 
 
-def test_retinues_own_folders_are_closed_and_shown_so(retinue: Any, session: str):
+def test_retinues_own_folders_are_closed_and_shown_so(retinue: CliFixture, session: str):
     home = retinue.env["RETINUE_HOME"]
     for value in (f"{home}/ledger.db", f"{home}/sessions/{session}/branches/main/preset.md"):
         assert retinue("scope", "test", session, "write", value).code == 3
@@ -46,7 +45,7 @@ def test_retinues_own_folders_are_closed_and_shown_so(retinue: Any, session: str
     assert f"{home}/**" in retinue("scope", "show", session, "--json").json["always_closed"]
 
 
-def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(retinue: Any, session: str):
+def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(retinue: CliFixture, session: str):
     facts = retinue("scope", "show", session, "--json").json
     assert facts["workspace"] == str(retinue.folder)
     assert facts["paths"]["read"] == [f"{retinue.folder}/**", "/tmp/**"]
@@ -59,7 +58,7 @@ def test_the_scope_of_a_session_is_shown_with_whose_word_it_is(retinue: Any, ses
     assert f"at most, by {session}:" in retinue("scope", "show", child).out
 
 
-def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(retinue: Any, session: str):
+def test_what_is_asked_wrongly_is_told_with_its_own_exit_code(retinue: CliFixture, session: str):
     assert retinue("scope", "show", session[:9], "--json").code == 0
     assert retinue("scope", "show", "nobody").code == 7
     assert retinue("scope", "test", "nobody", "read", "a.txt").code == 7

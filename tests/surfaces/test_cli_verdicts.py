@@ -1,31 +1,31 @@
 """What a person is told of rights before anything happens is what would happen."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 
 
 @pytest.fixture
-def session(retinue: Any) -> str:
+def session(retinue: CliFixture) -> str:
     retinue.plays(["Good morning."])
     return retinue("run", "--json", "Greet me.").json["slug"]
 
 
-def configured(retinue: Any, text: str) -> None:
+def configured(retinue: CliFixture, text: str) -> None:
     folder = Path(retinue.env["RETINUE_CONFIG"])
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.toml").write_text(text, encoding="utf-8")
 
 
-def test_what_would_be_asked_is_said_to_be_asked(retinue: Any, session: str):
+def test_what_would_be_asked_is_said_to_be_asked(retinue: CliFixture, session: str):
     asked = retinue("scope", "test", session, "write", "a.txt")
     assert (asked.code, asked.out.startswith("yes, after a person's yes: write ")) == (0, True)
     assert retinue("scope", "test", session, "write", "/tmp/a.txt").out == "yes: write /tmp/**\n"
     assert retinue("scope", "test", session, "read", "a.txt").code == 0
 
 
-def test_where_the_configuration_answers_no_the_verdict_is_no(retinue: Any, session: str):
+def test_where_the_configuration_answers_no_the_verdict_is_no(retinue: CliFixture, session: str):
     configured(retinue, 'approvals = "deny"\n')
     for kind, value in (("write", "a.txt"), ("run", "make test")):
         said = retinue("scope", "test", session, kind, value)
@@ -33,19 +33,19 @@ def test_where_the_configuration_answers_no_the_verdict_is_no(retinue: Any, sess
     assert retinue("scope", "test", session, "write", "/tmp/a.txt").code == 0
 
 
-def test_a_command_below_the_least_level_is_no_question(retinue: Any, session: str):
+def test_a_command_below_the_least_level_is_no_question(retinue: CliFixture, session: str):
     configured(retinue, '[sandbox]\nminimum = "strict"\n')
     said = retinue("scope", "test", session, "run", "ls", RETINUE_SANDBOX="none", TERM="dumb")
     assert (said.code, said.out) == (3, "no: the sandbox is none, and sandbox.minimum is strict\n")
 
 
-def test_the_list_of_tools_says_which_of_them_ask(retinue: Any):
+def test_the_list_of_tools_says_which_of_them_ask(retinue: CliFixture):
     asks = {row["name"]: row["asks"] for row in retinue("tools", "list", "--json").json}
     assert (asks["read"], asks["write"], asks["bash"]) == ("never", "unless granted", "unless granted")
     assert asks["request_scope_expansion"] == "always"
 
 
-def test_a_card_names_the_tool_that_wants_to_write(retinue: Any):
+def test_a_card_names_the_tool_that_wants_to_write(retinue: CliFixture):
     (retinue.folder / "a.txt").write_text("one\n")
     wish = {"name": "edit", "args": {"path": "a.txt", "old": "one", "new": "two"}}
     retinue.plays([{"tools": [wish]}, "Done."])
@@ -55,7 +55,7 @@ def test_a_card_names_the_tool_that_wants_to_write(retinue: Any):
     assert "  wants: write, with edit\n" in retinue("approvals", "show", asked["id"]).out
 
 
-def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: Any, session: str):
+def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: CliFixture, session: str):
     configured(retinue, "[ceiling]\ntools = []\nwritable = false\n\n[ceiling.paths]\nwrite = []\n")
     shown = retinue("scope", "show", session).out
     _, most = shown.split("\nat most, by the configuration:\n")
@@ -74,7 +74,7 @@ def test_for_people_a_list_that_allows_nothing_is_not_left_out(retinue: Any, ses
         ("ls; make", "  add spares no question: it is more than one program and plain words"),
     ],
 )
-def test_a_card_says_what_adding_a_command_would_mean(retinue: Any, command: str, line: str):
+def test_a_card_says_what_adding_a_command_would_mean(retinue: CliFixture, command: str, line: str):
     wish = {"tool": "bash", "resource": command, "reason": "Often."}
     retinue.plays([{"tools": [{"name": "request_scope_expansion", "args": wish}]}, "Done."])
     assert retinue("run", "Ask for it.").code == 6
@@ -83,7 +83,7 @@ def test_a_card_says_what_adding_a_command_would_mean(retinue: Any, command: str
     assert [each for each in shown if each.startswith("  add ")] == [line]
 
 
-def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(retinue: Any, session: str):
+def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(retinue: CliFixture, session: str):
     """Shows: S16, S17."""
     why = "the sandbox is none, and sandbox.minimum is strict"
     configured(retinue, '[sandbox]\nminimum = "strict"\n')
@@ -99,7 +99,7 @@ def test_where_no_command_is_run_none_is_offered_and_the_lists_say_why(retinue: 
     assert (here["sandbox"]["runs_nothing"], here["hash"] != facts["hash"]) == (None, True)
 
 
-def test_the_model_is_not_told_that_something_holds_what_nothing_holds(retinue: Any):
+def test_the_model_is_not_told_that_something_holds_what_nothing_holds(retinue: CliFixture):
     rows = {row["name"]: row for row in retinue("tools", "list", "--json", RETINUE_SANDBOX="none").json}
     said = " ".join(rows["bash"]["description"].split())
     assert "where it is strict, there are only the files of your scope" in said

@@ -12,12 +12,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cli_fixture import CliFixture
 
 from retinue import remote
 from retinue.domain.event import Event
 from retinue.ledger.sqlite import SqliteLedger
 from retinue.ports import Tx
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.model_server import Captured, ModelServer, Script
 from retinue.testing.replies import Answer, calls, reply
 
 PATIENCE = 60.0
@@ -83,7 +84,7 @@ class Ear:
 class House:
     """A home with a daemon that is started and killed."""
 
-    def __init__(self, command: Any, url: str) -> None:
+    def __init__(self, command: CliFixture, url: str) -> None:
         self.command = command
         self.home = Path(command.env["RETINUE_HOME"])
         self.process: subprocess.Popen[bytes] | None = None
@@ -160,14 +161,14 @@ def slowly(text: str, *, pace: float) -> Callable[[Captured], Answer]:
 
 
 @asynccontextmanager
-async def house(retinue: Any, script: Any) -> AsyncGenerator[House]:
+async def house(retinue: CliFixture, script: Script) -> AsyncGenerator[House]:
     async with ModelServer(script) as server:
         made = House(retinue, server.url)
         await made.starts()
         yield made
 
 
-async def test_who_is_cut_off_by_kills_hears_everything_once_in_the_end(retinue: Any):
+async def test_who_is_cut_off_by_kills_hears_everything_once_in_the_end(retinue: CliFixture):
     """The daemon is killed three times with runs on their way, and goes on; so does its client.
 
     Shows: A15, C18."""
@@ -198,7 +199,7 @@ def _speaks(ear: Ear, run: str) -> bool:
     return any(each["run"] == run and each["kind"] == "text.delta" for each in ear.heard)
 
 
-async def test_a_client_that_goes_in_mid_stream_stops_nothing_and_hears_the_rest_later(retinue: Any):
+async def test_a_client_that_goes_in_mid_stream_stops_nothing_and_hears_the_rest_later(retinue: CliFixture):
     """Shows: A15."""
     async with house(retinue, slowly("Some words. " * 40, pace=0.01)) as home:
         session = await home.session()
@@ -211,7 +212,7 @@ async def test_a_client_that_goes_in_mid_stream_stops_nothing_and_hears_the_rest
         assert [*ear.numbers, *again.numbers] == [number for number, _ in await home.kept()][1:]
 
 
-async def test_who_never_reads_is_cut_off_and_comes_back_by_its_number(retinue: Any):
+async def test_who_never_reads_is_cut_off_and_comes_back_by_its_number(retinue: CliFixture):
     """Another process writes a hundred thousand events.
 
     Shows: C18."""
@@ -258,7 +259,7 @@ def _memory(home: House) -> float:
     return int(status.partition("VmHWM:")[2].split()[0]) / 1000
 
 
-async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once(retinue: Any):
+async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once(retinue: CliFixture):
     """Their settings differ, so each works its own; both write at the same time."""
     async with house(retinue, slowly("Words. " * 20, pace=0.01)) as home, home.listening() as ear:
         sessions = [await home.session() for _ in range(4)]
@@ -272,10 +273,10 @@ async def test_what_a_command_works_beside_the_daemon_is_heard_in_order_and_once
         assert ear.numbers == numbers
 
 
-async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_message(retinue: Any):
+async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_message(retinue: CliFixture):
     """Shows: C043."""
 
-    def script(asked: Any) -> Any:
+    def script(asked: Captured) -> Answer:
         said = json.dumps(asked.messages)
         if "Add milk." in said and "Ask todo" not in said:
             return reply("Added: milk.")
@@ -293,7 +294,7 @@ async def test_who_listens_to_a_session_hears_the_answer_to_another_agents_messa
             assert {each["session"] for each in ear.heard} == {target}
 
 
-async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: Any):
+async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: CliFixture):
     async with house(retinue, [reply("Hello.")]) as home:
         session = await home.session()
         async with home.listening(f"/api/events?deltas={session}") as ear:
@@ -307,7 +308,7 @@ async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: Any):
             assert (told["session"], told["what"], told["id"]) == (session, "file", None)
 
 
-async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: Any):
+async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: CliFixture):
     async with house(retinue, [reply("Hello.")]) as home, home.listening() as ear:
         session = await home.session()
         await ear.hears("session.changed")
@@ -317,7 +318,7 @@ async def test_a_daemon_that_stops_ends_its_streams_in_good_order(retinue: Any):
         assert [each["session"] for each in ear.heard] == [session]
 
 
-async def test_a_stream_says_what_it_is_and_how_to_come_back(retinue: Any):
+async def test_a_stream_says_what_it_is_and_how_to_come_back(retinue: CliFixture):
     async with house(retinue, [reply("Hello.")]) as home, home.listening() as ear:
         head = ear.head.decode().lower()
         assert head.startswith("http/1.1 200")
@@ -338,6 +339,6 @@ async def test_a_stream_says_what_it_is_and_how_to_come_back(retinue: Any):
         ("/api/events?before=3", 400),
     ],
 )
-async def test_a_wish_that_cannot_be_met_is_answered_plainly(retinue: Any, path: str, status: int):
+async def test_a_wish_that_cannot_be_met_is_answered_plainly(retinue: CliFixture, path: str, status: int):
     async with house(retinue, []) as home, home.listening(path) as ear:
         assert ear.head.startswith(f"HTTP/1.1 {status} ".encode())

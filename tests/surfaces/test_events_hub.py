@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import retinue
 from retinue.app import App
-from retinue.domain.event import Event
+from retinue.domain.event import Event, Kind
 from retinue.domain.transcript import name_of
 from retinue.ledger.sqlite import SqliteLedger
+from retinue.ports import Ledger, Tx
 from retinue.surfaces.web.hub import Hub, encoded, joined
 from retinue.surfaces.web.stream import MOST, NONE, Stream, Wanted
-from retinue.testing.model_server import ModelServer
-from retinue.testing.replies import calls, drop_after, reply
+from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.replies import Answer, calls, drop_after, reply
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 PATIENCE = 30.0
@@ -70,10 +71,10 @@ class World:
         looked_at = await self.app.session(session) if len(session) > len(NONE) else None
         return Ear(self.hub, await self.hub.join(Wanted(**wanted), after, looked_at))
 
-    async def tells(self, count: int, ledger: Any = None, session: str = "S") -> None:
+    async def tells(self, count: int, ledger: Ledger | None = None, session: str = "S") -> None:
         """Writes durable events."""
 
-        def step(tx: Any) -> None:
+        def step(tx: Tx) -> None:
             for number in range(count):
                 tx.emit(Event(kind="session.changed", at=NOW, session=session, data={"number": number}))
 
@@ -104,7 +105,7 @@ async def test_what_two_processes_write_at_once_is_heard_in_order_and_once(isola
     async with opened(isolated_env) as world, beside(isolated_env) as other:
         ear = await world.listens()
 
-        async def writes(ledger: Any) -> None:
+        async def writes(ledger: Ledger | None) -> None:
             for _ in range(60):
                 await world.tells(chance.randint(1, 4), ledger)
                 await asyncio.sleep(chance.random() * 0.01)
@@ -310,7 +311,7 @@ async def test_a_session_is_heard_with_everything_below_it_and_nothing_else(isol
 def _by_task(script: Sequence[Any]) -> Callable[[Any], Any]:
     """The first answer for whoever hands on, the second for whoever looks, the third after the result."""
 
-    def chosen(asked: Any) -> Any:
+    def chosen(asked: Captured) -> Answer:
         said = json.dumps(asked.messages)
         if "Hand it on." not in said:
             return script[1]
@@ -390,7 +391,7 @@ async def test_what_a_run_saves_itself_is_no_edit_by_hand(isolated_env: dict[str
 
 
 def test_words_of_one_run_that_come_together_are_told_in_one_piece_and_nothing_else_is():
-    def event(run: str, kind: Any, text: str = "", seq: int = 0) -> Event:
+    def event(run: str, kind: Kind, text: str = "", seq: int = 0) -> Event:
         data = {"text": text, "entry": f"reply of {run}"} if text else {}
         return Event(kind=kind, at=NOW, session="S", run=run, seq=seq, n=0 if seq else 1, data=data)
 

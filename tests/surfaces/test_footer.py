@@ -1,12 +1,12 @@
 """Lines below the words: they come, change and go, and the words read as if they had never been there."""
 
 import io
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from terminal import TerminalEmulator
 
 from retinue.surfaces.cli.footer import Footer, Line, Room
 
@@ -30,7 +30,7 @@ def lines_of(*texts: str) -> list[Line]:
 class Stage:
     """A footer on a terminal of some size, and what a person sees there."""
 
-    def __init__(self, glass: Any) -> None:
+    def __init__(self, glass: TerminalEmulator) -> None:
         self.glass = glass
         self.tty = Tty()
         self.footer = Footer(self.tty, room=lambda: Room(width=glass.width, height=glass.height))
@@ -44,7 +44,7 @@ class Stage:
 
 
 @pytest.fixture
-def stage(glass: Callable[..., Any]) -> Stage:
+def stage(glass: type[TerminalEmulator]) -> Stage:
     return Stage(glass(width=20, height=8))
 
 
@@ -85,7 +85,7 @@ def test_a_footer_that_shrinks_leaves_nothing_behind(stage: Stage):
 @pytest.mark.parametrize(
     "words", ["x" * 20, "x" * 19, "x" * 21, "x" * 40, "漢" * 10, "x漢" * 9, "a\tb", "é" * 20]
 )
-def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: Callable[..., Any], words: str):
+def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: type[TerminalEmulator], words: str):
     with_footer, without = Stage(glass(width=20, height=8)), Stage(glass(width=20, height=8))
     with_footer.footer.above(words)
     with_footer.footer.show(lines_of("below"))
@@ -104,7 +104,7 @@ def test_a_line_that_fills_the_row_goes_on_as_it_would_have(glass: Callable[...,
     )
 )
 def test_whatever_was_drawn_meanwhile_the_words_are_all_that_is_left(
-    glass: Callable[..., Any], steps: list[str | list[str]]
+    glass: type[TerminalEmulator], steps: list[str | list[str]]
 ):
     """The footer comes and goes between any pieces of any words, and they read as if it had never been there."""
     with_footer, without = Stage(glass(width=20, height=400)), Stage(glass(width=20, height=400))
@@ -150,7 +150,7 @@ def test_while_a_person_is_asked_nothing_is_drawn_where_they_type(stage: Stage):
     assert stage.seen() == ["? yes or no", "general#1"]
 
 
-def test_a_terminal_too_low_for_the_footer_has_none(glass: Callable[..., Any]):
+def test_a_terminal_too_low_for_the_footer_has_none(glass: type[TerminalEmulator]):
     stage = Stage(glass(width=20, height=3))
     stage.footer.show(lines_of("a", "b", "c"))
     assert stage.seen() == []

@@ -4,6 +4,8 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+from api_fixture import OpenApi
+
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
@@ -11,7 +13,7 @@ SCOUT = "---\ndescription: Looks around.\ntools: [read, ls]\n---\nYou look aroun
 HIDDEN = "---\ndescription: Is not shown.\nui_visible: false\n---\nYou hide.\n"
 
 
-async def test_a_message_to_an_agent_finds_or_makes_the_conversation_that_is_meant(api: Any):
+async def test_a_message_to_an_agent_finds_or_makes_the_conversation_that_is_meant(api: OpenApi):
     """Shows: C016, C031, C032, C033, C034, C035."""
     async with api(agents={"scout": SCOUT}) as it:
         document = (await it.get("/api/openapi.json")).json
@@ -56,7 +58,7 @@ async def test_a_message_to_an_agent_finds_or_makes_the_conversation_that_is_mea
         assert (await say()).json["created"] is True
 
 
-async def test_a_key_makes_one_conversation_of_many_messages(api: Any):
+async def test_a_key_makes_one_conversation_of_many_messages(api: OpenApi):
     async with api() as it:
         body = {"content": "Once", "session": "create", "workspace": str(it.work)}
         many = [(await it.post("/api/agents/general/messages", body, key="k")).json for _ in range(3)]
@@ -67,7 +69,7 @@ async def test_a_key_makes_one_conversation_of_many_messages(api: Any):
         assert (taken.status, taken.code) == (409, "agent_session_error")
 
 
-async def test_who_is_hidden_denied_or_not_there_is_not_reached_and_nothing_is_written(api: Any):
+async def test_who_is_hidden_denied_or_not_there_is_not_reached_and_nothing_is_written(api: OpenApi):
     """Shows: C036."""
     async with api(agents={"hidden": HIDDEN}, settings='[deny]\nagents = ["reviewer"]\n') as it:
         for agent, wanted in (
@@ -86,7 +88,7 @@ async def test_who_is_hidden_denied_or_not_there_is_not_reached_and_nothing_is_w
 
 
 async def test_the_answer_to_another_agent_is_told_in_the_callers_conversation_and_its_model_asked_again(
-    api: Any,
+    api: OpenApi,
 ):
     """While the answer is owed the caller's conversation is not deleted.
 

@@ -7,17 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_fixture import ApiClient, OpenApi
 
 from retinue.domain.run import Ask, Run, Status
 from retinue.ports import Tx
-from retinue.testing.replies import reply
+from retinue.testing.model_server import Captured
+from retinue.testing.replies import Answer, reply
 
 PAIRS = 1000
 CLEAR = (200, 404, 409)
 
 
 @pytest.mark.parametrize("quarter", range(4))
-async def test_a_thousand_pairs_of_requests_leave_nothing_half_done(api: Any, quarter: int):
+async def test_a_thousand_pairs_of_requests_leave_nothing_half_done(api: OpenApi, quarter: int):
     """Shows: A14."""
     chance = random.Random(quarter)
     async with api() as it:
@@ -27,7 +29,7 @@ async def test_a_thousand_pairs_of_requests_leave_nothing_half_done(api: Any, qu
         assert live == []
 
 
-async def pair(it: Any, chance: random.Random) -> None:
+async def pair(it: ApiClient, chance: random.Random) -> None:
     kind = chance.choice(
         ("cancel+message", "delete+message", "delete+resume", "delete+cancel", "clear+message")
     )
@@ -43,11 +45,11 @@ async def pair(it: Any, chance: random.Random) -> None:
     await settled(it, session, answers)
 
 
-async def begun(it: Any, session: str, chance: random.Random) -> str:
+async def begun(it: ApiClient, session: str, chance: random.Random) -> str:
     return (await it.say(session, "First", mode=chance.choice(("sync", "async")))).json["responseId"]
 
 
-async def interrupted(it: Any, session: str) -> str:
+async def interrupted(it: ApiClient, session: str) -> str:
     """A run that a dead process left."""
     found = await it.app.session(session)
     run_id = it.app.chance.entry_id()
@@ -72,7 +74,7 @@ async def interrupted(it: Any, session: str) -> str:
     return run_id
 
 
-async def deed(it: Any, what: str, session: str, run: str, chance: random.Random) -> Any:
+async def deed(it: ApiClient, what: str, session: str, run: str, chance: random.Random) -> Any:
     await asyncio.sleep(chance.choice((0, 0, 0.001, 0.01)))
     if what == "message":
         return await it.say(session, "Second", mode=chance.choice(("sync", "async")))
@@ -83,7 +85,7 @@ async def deed(it: Any, what: str, session: str, run: str, chance: random.Random
     return await it.post(f"/api/runs/{run}/{what}")
 
 
-async def settled(it: Any, session: str, answers: list[Any]) -> None:
+async def settled(it: ApiClient, session: str, answers: list[Any]) -> None:
     """A session that is gone has nothing going on; one that is there holds all of every run, or nothing of it."""
     mine = await it.app.runs_json(session=session)
     ended = [await it.ended(each["run_id"]) for each in mine]
@@ -104,10 +106,10 @@ async def settled(it: Any, session: str, answers: list[Any]) -> None:
     assert (await it.delete(f"/api/sessions/{session}")).status == 200
 
 
-async def test_a_session_at_work_is_neither_deleted_nor_cleared_nor_typed_into(api: Any):
+async def test_a_session_at_work_is_neither_deleted_nor_cleared_nor_typed_into(api: OpenApi):
     gate = asyncio.Event()
 
-    async def script(_asked: Any) -> Any:
+    async def script(_asked: Captured) -> Answer:
         await gate.wait()
         return reply("ok")
 
@@ -128,7 +130,7 @@ async def test_a_session_at_work_is_neither_deleted_nor_cleared_nor_typed_into(a
 
 
 @pytest.mark.parametrize("deed", ["delete", "restore"])
-async def test_of_many_who_want_the_same_at_once_one_does_it(api: Any, deed: str):
+async def test_of_many_who_want_the_same_at_once_one_does_it(api: OpenApi, deed: str):
     async with api() as it:
         made = await it.session()
         path = f"/api/sessions/{made['session_id']}"
@@ -142,7 +144,7 @@ async def test_of_many_who_want_the_same_at_once_one_does_it(api: Any, deed: str
         assert Path(made["path"]).exists() == (deed == "restore")
 
 
-async def test_changes_of_attributes_at_once_are_all_kept(api: Any):
+async def test_changes_of_attributes_at_once_are_all_kept(api: OpenApi):
     async with api() as it:
         made = await it.session()
         path = f"/api/sessions/{made['slug']}"

@@ -2,11 +2,12 @@
 
 import os
 from pathlib import Path
-from typing import Any
 
 import pytest
+from api_fixture import OpenApi
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from planted_secret import PlantedSecret
 
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
@@ -37,7 +38,7 @@ async def grown(store: FileStore, sizes: list[int], root: Path) -> Session:
     return session
 
 
-async def test_pages_of_a_conversation_are_its_entries_in_order(api: Any):
+async def test_pages_of_a_conversation_are_its_entries_in_order(api: OpenApi):
     async with api() as it:
         made = await it.session()
         async with it.app.store.open(await it.app.session(made["session_id"])) as talk:
@@ -67,7 +68,7 @@ async def test_pages_of_a_conversation_are_its_entries_in_order(api: Any):
         assert (await it.get(path, around="c20")).json == whole[at - 51 : at + 49]
 
 
-async def test_an_entry_that_is_not_there_and_a_question_that_is_none_are_told(api: Any):
+async def test_an_entry_that_is_not_there_and_a_question_that_is_none_are_told(api: OpenApi):
     async with api() as it:
         made = await it.session()
         await it.say(made["slug"], "Hello")
@@ -78,7 +79,7 @@ async def test_an_entry_that_is_not_there_and_a_question_that_is_none_are_told(a
             assert (await it.get(path, **query)).status == 400
 
 
-async def test_what_a_person_changes_in_the_file_is_what_the_next_page_shows(api: Any):
+async def test_what_a_person_changes_in_the_file_is_what_the_next_page_shows(api: OpenApi):
     async with api() as it:
         made = await it.session()
         for words in ("One", "Two"):
@@ -98,7 +99,7 @@ async def test_what_a_person_changes_in_the_file_is_what_the_next_page_shows(api
         assert (await it.get(path, before="line-1", limit=9)).json == []
 
 
-async def test_keys_are_not_shown_to_whoever_reads_over_http(api: Any, planted: Any):
+async def test_keys_are_not_shown_to_whoever_reads_over_http(api: OpenApi, planted: dict[str, PlantedSecret]):
     async with api() as it:
         made = await it.session()
         await it.say(made["slug"], "Hello")

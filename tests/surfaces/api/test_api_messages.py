@@ -10,6 +10,7 @@ from typing import Any
 
 import aiohttp
 import pytest
+from api_fixture import OpenApi
 from commands import RETINUE, begun
 
 from retinue import remote
@@ -33,7 +34,7 @@ class Gate:
         return reply(f"Answer {asked.turns + 1}.")
 
 
-async def test_a_message_is_answered_in_the_shape_of_agents_message(api: Any):
+async def test_a_message_is_answered_in_the_shape_of_agents_message(api: OpenApi):
     """Shows: C037, C039."""
     script = [calls(("ls", {})), reply("There is nothing.")]
     async with api(script) as it:
@@ -68,7 +69,7 @@ async def test_a_message_is_answered_in_the_shape_of_agents_message(api: Any):
         assert (first["kind"], first["by"], first["text"]) == ("said", "user", "What is there?")
 
 
-async def test_the_agent_answers_with_its_own_tools_prompt_and_history(api: Any):
+async def test_the_agent_answers_with_its_own_tools_prompt_and_history(api: OpenApi):
     """Shows: C038."""
     async with api(agents={"scout": SCOUT}) as it:
         made = await it.session("scout")
@@ -80,7 +81,7 @@ async def test_the_agent_answers_with_its_own_tools_prompt_and_history(api: Any)
         assert [each["content"] for each in asked.messages[1:]] == ["First", "ok", "Second"]
 
 
-async def test_who_stops_waiting_stops_nothing_else(api: Any):
+async def test_who_stops_waiting_stops_nothing_else(api: OpenApi):
     """Shows: C040, C044."""
     gate = Gate()
     async with api(gate) as it:
@@ -100,7 +101,7 @@ async def test_who_stops_waiting_stops_nothing_else(api: Any):
         assert said == ["Slow", "Answer 1.", "Behind it, sync", "Answer 2.", "Behind it, async", "Answer 3."]
 
 
-async def test_an_asynchronous_message_returns_before_its_answer_is_there(api: Any):
+async def test_an_asynchronous_message_returns_before_its_answer_is_there(api: OpenApi):
     """Shows: C041, C042."""
     gate = Gate()
     async with api(gate) as it:
@@ -121,7 +122,7 @@ async def test_an_asynchronous_message_returns_before_its_answer_is_there(api: A
         assert await it.texts(made["slug"]) == ["Go", "Answer 1."]
 
 
-async def test_a_client_that_goes_away_leaves_its_run_at_work(api: Any):
+async def test_a_client_that_goes_away_leaves_its_run_at_work(api: OpenApi):
     """Shows: A15."""
     gate = Gate()
     async with api(gate) as it:
@@ -137,7 +138,7 @@ async def test_a_client_that_goes_away_leaves_its_run_at_work(api: Any):
         assert await it.texts(made["slug"]) == ["Slow", "Answer 1."]
 
 
-async def test_a_key_makes_one_run_of_many_requests(api: Any):
+async def test_a_key_makes_one_run_of_many_requests(api: OpenApi):
     gate = Gate()
     gate.open.set()
     async with api(gate) as it:
@@ -155,7 +156,7 @@ async def test_a_key_makes_one_run_of_many_requests(api: Any):
         assert (await it.say(made["slug"], "Once")).json["response"] == "Answer 2."
 
 
-async def test_words_with_a_key_reach_a_run_that_waits_for_them_once(api: Any):
+async def test_words_with_a_key_reach_a_run_that_waits_for_them_once(api: OpenApi):
     leaves = calls(("submit_for_review", {"summary": "Built."}))
     async with api([*[reply("All done.")] * 4, leaves], agents={"coder": CODER}) as it:
         made = await it.session("coder")
@@ -169,7 +170,7 @@ async def test_words_with_a_key_reach_a_run_that_waits_for_them_once(api: Any):
         assert (await it.say(made["slug"], "Other", key="k")).status == 409
 
 
-async def test_errors_are_called_as_agents_message_calls_them(api: Any):
+async def test_errors_are_called_as_agents_message_calls_them(api: OpenApi):
     """Shows: C046."""
     async with api(
         [status(400, "no such model")] * 9, agents={"scout": SCOUT}, settings='[deny]\nagents = ["planner"]\n'
@@ -195,7 +196,7 @@ async def test_errors_are_called_as_agents_message_calls_them(api: Any):
             assert (found.status, found.code) == wanted, (body, found.raw)
 
 
-async def test_an_agent_without_a_model_is_not_available(api: Any):
+async def test_an_agent_without_a_model_is_not_available(api: OpenApi):
     """Shows: C046."""
     agents = {"poor": "---\ndescription: x\nmodel: anthropic:claude\n---\nYou wait.\n"}
     async with api(agents=agents) as it:
@@ -252,7 +253,7 @@ async def _asks(home: Path, method: str, path: str, body: Any = None, key: str =
             return json.loads(await response.read())
 
 
-async def test_a_question_is_told_and_answered_once_by_the_next_message(api: Any):
+async def test_a_question_is_told_and_answered_once_by_the_next_message(api: OpenApi):
     asks = calls(("ask_user", {"question": "Which colour?", "options": ["red", "blue"]}), text="One moment.")
     async with api([asks, reply("So be it.")]) as it:
         made = await it.session()
@@ -274,7 +275,7 @@ async def test_a_question_is_told_and_answered_once_by_the_next_message(api: Any
         assert len((await it.get("/api/runs")).json) == 1
 
 
-async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api: Any):
+async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api: OpenApi):
     """Whoever asks, and in which mode: the answer names what the session waits for.
 
     Shows: C044."""
@@ -305,7 +306,7 @@ async def test_words_to_a_session_that_waits_for_a_yes_are_queued_and_say_so(api
     ],
 )
 async def test_who_waits_hears_at_once_what_an_agent_below_needs_of_a_person(
-    api: Any, wish: tuple[str, dict[str, Any]], named: str
+    api: OpenApi, wish: tuple[str, dict[str, Any]], named: str
 ):
     hands_on = ("PersistentAgent", {"preset": "worker", "description": "do it", "prompt": "Do it."})
 

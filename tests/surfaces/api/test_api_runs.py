@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_fixture import OpenApi
 
 from retinue.domain.run import Ask, Run, Status
 from retinue.ports import Tx
@@ -59,7 +60,7 @@ class Stage:
         return self.main[min(asked.turns, len(self.main) - 1)]
 
 
-async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: Any):
+async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: OpenApi):
     stage = Stage(calls(HAND_ON), reply("It is x."))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made, other = await it.session(), await it.session()
@@ -96,7 +97,7 @@ async def test_runs_are_listed_newest_first_and_by_what_is_asked_for(api: Any):
         assert (await it.get("/api/runs/nothing")).status == 404
 
 
-async def test_a_run_is_no_session_and_a_session_no_run_to_programs_that_are_far_away(api: Any):
+async def test_a_run_is_no_session_and_a_session_no_run_to_programs_that_are_far_away(api: OpenApi):
     """Who asks again for what is gone must never get another."""
     async with api([reply("Hi.")]) as it:
         made = await it.session()
@@ -113,7 +114,7 @@ async def test_a_run_is_no_session_and_a_session_no_run_to_programs_that_are_far
         assert (await it.get("/api/runs", root=made["slug"])).status == 404
 
 
-async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: Any):
+async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: OpenApi):
     """How long, how many tokens and calls, who asked whom, what failed: and what it cost where there is a price, at what
     the prices are when it is asked.
 
@@ -155,7 +156,7 @@ async def test_a_tree_of_runs_tells_what_each_did_and_cost(api: Any):
         assert (again["cost"], again["tree"]["cost"], again["tree"]["unpriced"]) == (None, None, 1)
 
 
-async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: Any):
+async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: OpenApi):
     stage = Stage(calls(HAND_ON), reply("It is x."))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made = await it.session()
@@ -177,7 +178,7 @@ async def test_a_run_is_cancelled_with_those_it_asked_and_stays_so(api: Any):
         assert (await it.post("/api/runs/nothing/cancel")).status == 404
 
 
-async def test_a_run_is_interrupted_and_sums_up(api: Any):
+async def test_a_run_is_interrupted_and_sums_up(api: OpenApi):
     summary = reply("So far: nothing.")
     stage = Stage(calls(HAND_ON), summary, worker="I had begun.")
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
@@ -196,7 +197,9 @@ async def test_a_run_is_interrupted_and_sums_up(api: Any):
         )
 
 
-async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_result_into_the_inbox(api: Any):
+async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_result_into_the_inbox(
+    api: OpenApi,
+):
     stage = Stage(calls(HAND_ON), reply("Going on."), reply("Heard."))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         made = await it.session()
@@ -223,7 +226,7 @@ async def test_a_run_that_is_waited_for_is_sent_into_the_background_and_its_resu
         assert (await it.post("/api/inbox/nothing/promote")).status == 404
 
 
-async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: Any):
+async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: OpenApi):
     writes = calls(("write", {"path": "a.txt", "content": "x"}))
     async with api([writes, reply("Written.")]) as it:
         made = await it.session()
@@ -254,7 +257,7 @@ async def test_an_approval_is_shown_answered_once_and_the_run_goes_on(api: Any):
         assert (await it.post("/api/approvals/nothing", {"answer": "allow"})).status == 404
 
 
-async def test_agents_are_listed_and_shown(api: Any):
+async def test_agents_are_listed_and_shown(api: OpenApi):
     hidden = "---\ndescription: Hides.\nui_visible: false\n---\nYou hide.\n"
     slash = "---\ndescription: Works.\ntriggers: {slash: [/work]}\n---\nYou work.\n"
     async with api(agents={"hidden": hidden, "worker": slash}) as it:
@@ -269,7 +272,7 @@ async def test_agents_are_listed_and_shown(api: Any):
         assert (await it.get("/api/agents", workspace="relative")).status == 400
 
 
-async def test_health_counts_what_is_there(api: Any):
+async def test_health_counts_what_is_there(api: OpenApi):
     stage = Stage(reply("ok"))
     async with api(stage, agents={"worker": WORKER}, settings=AUTO) as it:
         first = (await it.get("/api/health")).json
@@ -287,7 +290,7 @@ async def test_health_counts_what_is_there(api: Any):
         stage.open.set()
 
 
-async def test_a_run_whose_process_died_is_resumed(api: Any):
+async def test_a_run_whose_process_died_is_resumed(api: OpenApi):
     async with api() as it:
         made = await it.session()
         session = await it.app.session(made["session_id"])

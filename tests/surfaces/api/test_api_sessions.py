@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_fixture import OpenApi
 
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, reply
@@ -29,7 +30,7 @@ def numbered(asked: Captured) -> Answer:
     return reply(f"Answer {asked.turns + 1}.")
 
 
-async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_shows_it(api: Any):
+async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_shows_it(api: OpenApi):
     """Shows: C011, C088."""
     async with api() as it:
         made = await it.session(name="Timetable")
@@ -47,7 +48,7 @@ async def test_a_session_is_made_without_a_run_and_shown_as_the_command_line_sho
         assert (await it.get("/api/runs")).json == []
 
 
-async def test_a_session_needs_an_agent_that_is_there_and_a_folder_that_is_one(api: Any):
+async def test_a_session_needs_an_agent_that_is_there_and_a_folder_that_is_one(api: OpenApi):
     """Shows: C012."""
     async with api(settings='[deny]\nagents = ["planner"]\n') as it:
         work = str(it.work)
@@ -69,7 +70,7 @@ async def test_a_session_needs_an_agent_that_is_there_and_a_folder_that_is_one(a
         assert (await it.get("/api/sessions")).json == []
 
 
-async def test_attributes_are_merged_read_back_and_taken_away_by_null(api: Any):
+async def test_attributes_are_merged_read_back_and_taken_away_by_null(api: OpenApi):
     """Shows: C013."""
     async with api() as it:
         path = f"/api/sessions/{(await it.session())['session_id']}"
@@ -84,7 +85,7 @@ async def test_attributes_are_merged_read_back_and_taken_away_by_null(api: Any):
         assert (await it.get(path)).json["attributes"] == {"panel": first["panel"], "size": 3}
 
 
-async def test_lists_show_the_start_of_the_last_words_until_the_session_is_cleared(api: Any):
+async def test_lists_show_the_start_of_the_last_words_until_the_session_is_cleared(api: OpenApi):
     """Shows: C014, C021."""
     async with api(counting) as it:
         made = await it.session(name="Short")
@@ -100,7 +101,7 @@ async def test_lists_show_the_start_of_the_last_words_until_the_session_is_clear
         assert again.json["response"] == "You said 1 things."
 
 
-async def test_messages_and_every_change_move_updated_at_and_nothing_only_touches(api: Any):
+async def test_messages_and_every_change_move_updated_at_and_nothing_only_touches(api: OpenApi):
     """Shows: C018."""
     async with api() as it:
         made = await it.session()
@@ -125,7 +126,7 @@ async def a_tick_later() -> None:
         await asyncio.sleep(0.001)
 
 
-async def test_pinned_sessions_come_first_and_the_last_pinned_before_the_others(api: Any):
+async def test_pinned_sessions_come_first_and_the_last_pinned_before_the_others(api: OpenApi):
     """Shows: C019."""
     async with api() as it:
         names = ["a", "b", "c", "d"]
@@ -140,7 +141,7 @@ async def test_pinned_sessions_come_first_and_the_last_pinned_before_the_others(
         assert [row["name"] for row in (await it.get("/api/sessions", limit=3)).json] == ["b", "a", "c"]
 
 
-async def test_pinning_changes_nothing_about_which_session_is_the_latest(api: Any):
+async def test_pinning_changes_nothing_about_which_session_is_the_latest(api: OpenApi):
     """Shows: C015, C017."""
     async with api() as it:
         older, newer = (await it.session())["session_id"], (await it.session())["session_id"]
@@ -151,7 +152,7 @@ async def test_pinning_changes_nothing_about_which_session_is_the_latest(api: An
         assert (await it.app.start("Whom?", agent="general", session="latest")).session_id == newer
 
 
-async def test_a_record_that_was_pinned_by_a_flag_stays_pinned(api: Any):
+async def test_a_record_that_was_pinned_by_a_flag_stays_pinned(api: OpenApi):
     """Shows: C020."""
     async with api() as it:
         made = await it.session()
@@ -161,7 +162,7 @@ async def test_a_record_that_was_pinned_by_a_flag_stays_pinned(api: Any):
         assert (await it.get(f"/api/sessions/{made['session_id']}")).json["pinned_at"] is not None
 
 
-async def test_a_deleted_session_is_gone_for_everybody_until_it_is_restored(api: Any):
+async def test_a_deleted_session_is_gone_for_everybody_until_it_is_restored(api: OpenApi):
     """Shows: C022."""
     async with api() as it:
         made = await it.session(name="Going")
@@ -180,7 +181,7 @@ async def test_a_deleted_session_is_gone_for_everybody_until_it_is_restored(api:
         assert (await it.post(f"/api/sessions/{gone.json['undo']}/restore")).status == 404
 
 
-async def test_a_session_does_not_come_back_under_a_name_that_is_taken_meanwhile(api: Any):
+async def test_a_session_does_not_come_back_under_a_name_that_is_taken_meanwhile(api: OpenApi):
     async with api() as it:
         made, other = await it.session(name="One"), await it.session()
         await it.delete(f"/api/sessions/{made['slug']}")
@@ -191,7 +192,7 @@ async def test_a_session_does_not_come_back_under_a_name_that_is_taken_meanwhile
         assert (await it.post(f"/api/sessions/{made['session_id']}/restore")).json["name"] == "One"
 
 
-async def test_a_name_is_unique_whatever_its_case_and_can_be_taken_away(api: Any):
+async def test_a_name_is_unique_whatever_its_case_and_can_be_taken_away(api: OpenApi):
     """Shows: C023."""
     async with api() as it:
         one, two = await it.session(name="Cron"), await it.session()
@@ -203,7 +204,7 @@ async def test_a_name_is_unique_whatever_its_case_and_can_be_taken_away(api: Any
         assert {row["name"] for row in (await it.get("/api/sessions")).json} == {None, "Cron"}
 
 
-async def test_sessions_are_found_by_agent_by_words_and_without_children(api: Any):
+async def test_sessions_are_found_by_agent_by_words_and_without_children(api: OpenApi):
     async with api(agents={"scout": "---\ndescription: Looks around.\n---\nYou look around.\n"}) as it:
         await it.session(name="Alpha Road")
         scout = await it.session("scout", name="Beta")
@@ -222,7 +223,7 @@ async def test_sessions_are_found_by_agent_by_words_and_without_children(api: An
             assert (await it.get("/api/sessions", **wrong)).status == 400
 
 
-async def test_a_branch_goes_on_from_an_earlier_message(api: Any):
+async def test_a_branch_goes_on_from_an_earlier_message(api: OpenApi):
     async with api(numbered) as it:
         made = await it.session()
         for words in ("One", "Two"):
@@ -242,7 +243,7 @@ async def test_a_branch_goes_on_from_an_earlier_message(api: Any):
         ).status == 400
 
 
-async def test_what_is_typed_is_kept_in_the_file_shown_again_and_not_said_twice(api: Any):
+async def test_what_is_typed_is_kept_in_the_file_shown_again_and_not_said_twice(api: OpenApi):
     """Shows: A080."""
     async with api() as it:
         made = await it.session()
@@ -261,7 +262,7 @@ async def test_what_is_typed_is_kept_in_the_file_shown_again_and_not_said_twice(
         assert (await it.get(path)).json["draft"] == ""
 
 
-async def test_what_a_person_typed_into_the_file_is_said_before_a_message(api: Any):
+async def test_what_a_person_typed_into_the_file_is_said_before_a_message(api: OpenApi):
     async with api() as it:
         made = await it.session()
         await it.say(made["slug"], "Hello")
@@ -273,7 +274,7 @@ async def test_what_a_person_typed_into_the_file_is_said_before_a_message(api: A
 
 
 @pytest.mark.parametrize("ref", ["..", "%2e%2e%2fhome", "a%00b", "x" * 300, "caf%C3%A9", "-x", "a b"])
-async def test_a_name_that_is_none_finds_nothing(api: Any, ref: str):
+async def test_a_name_that_is_none_finds_nothing(api: OpenApi, ref: str):
     async with api() as it:
         await it.session()
         for method, rest in (("GET", ""), ("DELETE", ""), ("POST", "/restore")):
@@ -282,7 +283,7 @@ async def test_a_name_that_is_none_finds_nothing(api: Any, ref: str):
 
 
 async def test_a_session_is_never_found_by_a_folder_that_lies_where_the_daemon_works(
-    api: Any, monkeypatch: pytest.MonkeyPatch
+    api: OpenApi, monkeypatch: pytest.MonkeyPatch
 ):
     async with api() as it:
         made = await it.session()
@@ -296,7 +297,7 @@ async def test_a_session_is_never_found_by_a_folder_that_lies_where_the_daemon_w
         assert (await it.get("/api/sessions/decoy")).status == 404
 
 
-async def test_an_address_means_a_session_itself_and_never_another_that_is_called_so(api: Any):
+async def test_an_address_means_a_session_itself_and_never_another_that_is_called_so(api: OpenApi):
     async with api() as it:
         made, other = await it.session(), await it.session(name="Kept")
         for name in (made["session_id"], made["session_id"].upper(), made["slug"], f"{made['slug']}-9"):
@@ -312,7 +313,7 @@ async def test_an_address_means_a_session_itself_and_never_another_that_is_calle
         assert (await it.get(f"/api/sessions/{other['session_id']}")).json["name"] == "Kept"
 
 
-async def test_a_whole_slug_never_means_a_session_that_was_begun_in_the_same_second(api: Any):
+async def test_a_whole_slug_never_means_a_session_that_was_begun_in_the_same_second(api: OpenApi):
     async with api() as it:
         second = ""
         while not second.endswith("-2"):

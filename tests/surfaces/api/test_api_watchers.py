@@ -4,6 +4,8 @@ import asyncio
 import json
 from typing import Any
 
+from api_fixture import ApiClient, OpenApi
+
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
@@ -22,7 +24,7 @@ def watched(asked: Captured) -> Answer:
     return calls(WARNS) if "I rewrite it." in last else reply("ok")
 
 
-async def told(it: Any, kind: str, *, after: int) -> dict[str, Any]:
+async def told(it: ApiClient, kind: str, *, after: int) -> dict[str, Any]:
     """The first event of a kind, as a stream tells it."""
     async with it.client.get("/api/events", params={"after": str(after), "deltas": "none"}) as stream:
         data = ""
@@ -37,7 +39,7 @@ async def told(it: Any, kind: str, *, after: int) -> dict[str, Any]:
     raise AssertionError(kind)
 
 
-async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: Any):
+async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: OpenApi):
     """Shows: D026, D031."""
     async with api(watched, settings=QUICK) as it:
         made = await it.session()
@@ -83,7 +85,7 @@ async def test_what_a_watcher_says_comes_by_itself_and_is_set_aside(api: Any):
         assert (await it.post(f"/api/inbox/{row['id']}/promote")).json["already"] is True
 
 
-async def test_a_watcher_is_sent_away_and_hears_no_more(api: Any):
+async def test_a_watcher_is_sent_away_and_hears_no_more(api: OpenApi):
     async with api(watched, settings=QUICK) as it:
         made = await it.session()
         path = f"/api/sessions/{made['slug']}/watchers"
@@ -99,7 +101,7 @@ async def test_a_watcher_is_sent_away_and_hears_no_more(api: Any):
         assert (await it.post(f"/api/sessions/{begun.json['watcher']}/watchers", {})).status == 403
 
 
-async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_says_which(api: Any):
+async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_says_which(api: OpenApi):
     """Shows: D002."""
     spawns = ("spawn_subagent", {"agentId": "oracle", "prompt": "Think.", "capability": "subtask"})
 
@@ -146,7 +148,7 @@ async def test_the_same_agent_is_launched_by_command_key_and_tool_and_each_run_s
         assert "The cause is the clock." not in await it.texts(made["slug"])
 
 
-async def test_nobody_watches_a_session_that_was_deleted(api: Any):
+async def test_nobody_watches_a_session_that_was_deleted(api: OpenApi):
     async with api(watched, settings=QUICK) as it:
         made = await it.session()
         await it.post(f"/api/sessions/{made['slug']}/watchers", {})

@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from page_fixture import PageDaemon
+
 from retinue.testing.replies import calls, reply
 
 THEN = " \u203a "
@@ -29,7 +31,7 @@ def writes(name: str, content: str = "new\n") -> Any:
     return calls(("write", {"path": name, "content": content}))
 
 
-async def test_a_question_is_exact_and_a_yes_lets_it_happen(house: Any):
+async def test_a_question_is_exact_and_a_yes_lets_it_happen(house: PageDaemon):
     (house.folder / "port.txt").write_text("Brest\nCalais\n")
     task = house.plays(
         "Change the port.",
@@ -62,7 +64,7 @@ async def test_a_question_is_exact_and_a_yes_lets_it_happen(house: Any):
         await window.see(call.locator(".d.add")).to_have_text("+Dover")
 
 
-async def test_a_no_is_told_to_the_agent_and_nothing_happens(house: Any):
+async def test_a_no_is_told_to_the_agent_and_nothing_happens(house: PageDaemon):
     task = house.plays("Write what is not wanted.", writes("unwanted.txt"), reply("Then not."))
     session = await house.session()
     async with house.opened() as window:
@@ -75,7 +77,7 @@ async def test_a_no_is_told_to_the_agent_and_nothing_happens(house: Any):
     assert not (house.folder / "unwanted.txt").exists()
 
 
-async def test_more_scope_is_added_for_good_only_where_it_was_asked_for(house: Any):
+async def test_more_scope_is_added_for_good_only_where_it_was_asked_for(house: PageDaemon):
     wish = {"tool": "bash", "resource": "make test", "reason": "The task needs it."}
     task = house.plays("Test it often.", calls(("request_scope_expansion", wish)), reply("I may."))
     session = await house.session()
@@ -90,7 +92,7 @@ async def test_more_scope_is_added_for_good_only_where_it_was_asked_for(house: A
     assert "make test" in (Path(session["path"]).parent / "preset.md").read_text()
 
 
-async def test_an_answer_given_elsewhere_closes_the_question_on_every_page(house: Any):
+async def test_an_answer_given_elsewhere_closes_the_question_on_every_page(house: PageDaemon):
     task = house.plays("Write for two readers.", writes("two.txt"), reply("Both saw it."))
     session = await house.session()
     async with house.opened() as one, house.opened(1440, 900) as two:
@@ -116,7 +118,7 @@ async def test_an_answer_given_elsewhere_closes_the_question_on_every_page(house
         assert len(shown[0]) == len(set(shown[0])) == 3
 
 
-async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(house: Any):
+async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(house: PageDaemon):
     prompt = house.plays("Write it below.", writes("below.txt"), reply("Written below."))
     task = house.plays(
         "Have it written.",
@@ -149,7 +151,7 @@ async def test_who_asked_for_whom_is_said_from_the_person_to_the_one_who_acts(ho
     assert (house.folder / "below.txt").read_text() == "new\n"
 
 
-async def test_nothing_hides_in_a_question(house: Any):
+async def test_nothing_hides_in_a_question(house: PageDaemon):
     """Shows: U03."""
     hidden = "notes\u202etxt.exe\u200b\U000e0041.txt"
     task = house.plays("Write a strange name.", writes(hidden, "safe\u2066 text\u00ad"), reply("So not."))
@@ -168,7 +170,7 @@ async def test_nothing_hides_in_a_question(house: Any):
         await window.see("approvals").to_have_count(0)
 
 
-async def test_a_painted_question_stays_in_the_conversation_and_looks_like_text(house: Any):
+async def test_a_painted_question_stays_in_the_conversation_and_looks_like_text(house: PageDaemon):
     """Shows: U09."""
     asks = house.plays("Ask in earnest.", writes("earnest.txt"), reply("Asked."))
     paints = house.plays("Paint a question.", reply(PAINTED))

@@ -4,15 +4,16 @@ import asyncio
 import re
 from collections.abc import AsyncGenerator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from page_fixture import OpenPageDaemon, PageDaemon
 
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, status
 
 
 @pytest.fixture(scope="module")
-async def house(furnished: Any) -> AsyncGenerator[Any]:
+async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
     """Nobody is asked here, and researchers hold as long as a test wants them to."""
     async with furnished() as house:
         house.configured(approvals="auto")
@@ -28,11 +29,11 @@ def hands_on(prompt: str, description: str = "analyze patterns") -> Answer:
     )
 
 
-async def test_a_card_stands_at_the_call_follows_its_child_and_takes_no_focus(house: Any):
+async def test_a_card_stands_at_the_call_follows_its_child_and_takes_no_focus(house: PageDaemon):
     """Shows: A050, A051, A052, A055, D033."""
     asked, gate = asyncio.Event(), house.gate("patterns")
 
-    async def once_asked(_: Any) -> Answer:
+    async def once_asked(_: Captured) -> Answer:
         await asked.wait()
         return calls(("hold", {"name": "patterns"}), ("tell", {"name": "held.py"}))
 
@@ -81,7 +82,7 @@ async def test_a_card_stands_at_the_call_follows_its_child_and_takes_no_focus(ho
 
 
 @pytest.mark.parametrize("how", ["done", "failed", "cancelled"])
-async def test_a_card_is_gone_however_its_child_ended(house: Any, how: str):
+async def test_a_card_is_gone_however_its_child_ended(house: PageDaemon, how: str):
     """Shows: A054."""
     gate = house.gate(how)
     ends = status(400, "no such thing") if how == "failed" else reply("It came to an end.")
@@ -104,7 +105,7 @@ async def test_a_card_is_gone_however_its_child_ended(house: Any, how: str):
     assert {run["agent"]: run["status"] for run in runs} == {"general": "done", "researcher": how}
 
 
-async def test_a_page_that_is_closed_harms_nobody_and_one_that_comes_back_sees_all(house: Any):
+async def test_a_page_that_is_closed_harms_nobody_and_one_that_comes_back_sees_all(house: PageDaemon):
     """Shows: A053."""
     gate = house.gate("closed")
     prompt = house.plays("Go on alone.", calls(("hold", {"name": "closed"})), reply("I went on."))
@@ -132,7 +133,7 @@ async def test_a_page_that_is_closed_harms_nobody_and_one_that_comes_back_sees_a
         await again.see("card").to_have_count(0)
 
 
-async def test_the_tree_of_runs_has_each_with_its_state_its_time_and_what_it_cost(house: Any):
+async def test_the_tree_of_runs_has_each_with_its_state_its_time_and_what_it_cost(house: PageDaemon):
     gate = house.gate("tree")
     left = house.plays("Be the left one.", calls(("hold", {"name": "tree"})), reply("Left."))
     right = house.plays("Be the right one.", reply("Right.", usage={"input": 1200, "output": 34}))
@@ -163,7 +164,7 @@ async def test_the_tree_of_runs_has_each_with_its_state_its_time_and_what_it_cos
     gate.unlink()
 
 
-async def test_stopping_the_parent_stops_everybody_below(house: Any):
+async def test_stopping_the_parent_stops_everybody_below(house: PageDaemon):
     house.gate("all")
     prompt = house.plays("Hold below.", calls(("hold", {"name": "all"})), reply("Never said."))
     task = house.plays("Have somebody hold.", hands_on(prompt, "hold"), reply("Never said."))
@@ -179,7 +180,7 @@ async def test_stopping_the_parent_stops_everybody_below(house: Any):
         await window.see("ledger-entry").to_have_count(0)
 
 
-async def test_the_inbox_has_what_was_left_and_promotes_it_once(house: Any):
+async def test_the_inbox_has_what_was_left_and_promotes_it_once(house: PageDaemon):
     """Shows: D034."""
     prompt = house.plays("Find the year.", reply("It was 1993, says the second page."))
     task = house.plays(

@@ -1,10 +1,11 @@
 """Hostile words on the page: wherever a model, a tool, a file or an error can put them, they are words and nothing else."""
 
 import re
-from typing import Any
+from collections.abc import AsyncGenerator
 from urllib.parse import urlsplit
 
 import pytest
+from page_fixture import BrowserPage, OpenPageDaemon, PageDaemon
 from playwright.async_api import Route
 
 from retinue.testing.replies import calls, reply, status
@@ -257,7 +258,7 @@ def of(*payloads: str) -> str:
     return "\n\n".join(payloads)
 
 
-async def seen_through(window: Any) -> set[str]:
+async def seen_through(window: BrowserPage) -> set[str]:
     """Looks at everything from the end to the beginning, with every fold open, and at every link. Gives the entries
     that were shown."""
     log, links, shown = window("conversation"), 0, set[str]()
@@ -285,7 +286,7 @@ def leads_where_it_says(href: str, text: str, attributes: dict[str, str]) -> Non
     assert (attributes["target"], attributes["rel"]) == ("_blank", "noopener noreferrer")
 
 
-async def test_words_of_models_and_tools_are_words(house: Any):
+async def test_words_of_models_and_tools_are_words(house: PageDaemon):
     """Shows: U06, U07."""
     turns = [calls(("echo", {"words": payload}), text=payload, piece=64) for payload in PAYLOADS]
     task = house.plays("Say everything bad.", *turns, reply("That was all of it."))
@@ -309,7 +310,7 @@ async def test_words_of_models_and_tools_are_words(house: Any):
 
 
 @pytest.fixture(scope="module")
-async def house(furnished: Any) -> Any:
+async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
     """Its tool gives back what it is given, and an agent's own file is hostile as well."""
     async with furnished() as house:
         (house.folder / "echoes.py").write_text(ECHO)
@@ -335,7 +336,7 @@ async def echo(words: str) -> str:
 NAMES = [each for each in PAYLOADS if each.isprintable() and len(each) < 200][::14]
 
 
-async def test_names_of_sessions_and_agents_are_words(house: Any):
+async def test_names_of_sessions_and_agents_are_words(house: PageDaemon):
     """Shows: U06."""
     session = await house.session("mimic")
     where = f"/sessions/{session['session_id']}"
@@ -361,7 +362,7 @@ async def test_names_of_sessions_and_agents_are_words(house: Any):
         await window.see(window("toast").last).to_contain_text(NAMES[-1])
 
 
-async def test_errors_are_words(house: Any):
+async def test_errors_are_words(house: PageDaemon):
     """Shows: U06."""
     session = await house.session()
     chosen = RAW[:60:6]
@@ -376,7 +377,7 @@ async def test_errors_are_words(house: Any):
         await window.see(window("run").first).to_be_visible()
 
 
-async def test_files_and_calls_are_words_in_questions_and_folds(house: Any):
+async def test_files_and_calls_are_words_in_questions_and_folds(house: PageDaemon):
     """Shows: U06, U09."""
     session = await house.session()
     names = ["<img src=x onerror=alert(1)>.txt", "[x](javascript:alert(1)).md", "'\"><svg onload=alert(1)>"]
@@ -410,7 +411,7 @@ async def test_files_and_calls_are_words_in_questions_and_folds(house: Any):
         "#javascript:alert(1)",
     ],
 )
-async def test_addresses_are_words(house: Any, hash: str):  # noqa: A002
+async def test_addresses_are_words(house: PageDaemon, hash: str):  # noqa: A002
     async with house.opened() as window:
         await window.page.evaluate("where => { location.hash = where }", hash)
         await window.see(window.page.locator("main")).to_be_visible()
@@ -419,12 +420,13 @@ async def test_addresses_are_words(house: Any, hash: str):  # noqa: A002
         await window.see("sidebar").to_be_visible()
 
 
-async def test_nobody_can_frame_the_page(house: Any):
+async def test_nobody_can_frame_the_page(house: PageDaemon):
     """Shows: U08."""
     link = (await house.api("POST", "/links"))["url"]
     context = await house.browser.new_context()
     page = await context.new_page()
     entered = await page.goto(link)
+    assert entered is not None
     headers = entered.headers
     assert "frame-ancestors 'none'" in headers["content-security-policy"]
     assert "default-src 'none'" in headers["content-security-policy"]

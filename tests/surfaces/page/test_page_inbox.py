@@ -3,7 +3,8 @@
 import re
 import subprocess
 from pathlib import Path
-from typing import Any
+
+from page_fixture import PageDaemon
 
 from retinue.testing.replies import calls, reply
 
@@ -23,7 +24,7 @@ def changed_repository(folder: Path) -> Path:
 
 
 async def test_the_inbox_lists_subtasks_reviews_and_what_an_orchestrator_sets_to_work(
-    house: Any, tmp_path: Path
+    house: PageDaemon, tmp_path: Path
 ):
     """Shows: D034."""
     house.configured(prices={"test-model": {"input": 1000, "output": 2000}})

@@ -1,9 +1,9 @@
 """The page without a mouse, and for those who do not see it well: keys, focus, names, roles and contrast."""
 
 import re
-from typing import Any
 
 import pytest
+from page_fixture import BrowserPage, PageDaemon
 
 from retinue.testing.replies import calls, reply
 
@@ -55,14 +55,14 @@ FOCUSED = """() => { const each = document.activeElement; const rings = [];
         return (style.outlineStyle !== "none" && parseFloat(style.outlineWidth) >= 1.5) || at.matches(".composer:focus-within, .search:focus-within"); }) }; }"""
 
 
-async def focus(window: Any) -> str:
+async def focus(window: BrowserPage) -> str:
     """Where the keys go, which one sees."""
     now = await window.page.evaluate(FOCUSED)
     assert now["ring"], f"one does not see that {now['test']} has the focus"
     return now["test"]
 
 
-async def test_everything_is_done_without_a_mouse(house: Any):
+async def test_everything_is_done_without_a_mouse(house: PageDaemon):
     task = house.plays(
         "Write without a mouse.",
         calls(("write", {"path": "keys.txt", "content": "typed\n"})),
@@ -117,7 +117,7 @@ async def test_everything_is_done_without_a_mouse(house: Any):
     assert (house.folder / "keys.txt").read_text() == "typed\n"
 
 
-async def test_letters_that_are_typed_are_no_keys(house: Any):
+async def test_letters_that_are_typed_are_no_keys(house: PageDaemon):
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -129,7 +129,7 @@ async def test_letters_that_are_typed_are_no_keys(house: Any):
         await window("composer").fill("")
 
 
-async def test_the_list_is_walked_with_j_and_k(house: Any):
+async def test_the_list_is_walked_with_j_and_k(house: PageDaemon):
     for name in ("Third", "Second", "First"):
         await house.session("planner", name=f"{name} of three")
     async with house.opened() as window:
@@ -149,7 +149,7 @@ async def test_the_list_is_walked_with_j_and_k(house: Any):
         await window.see("title").to_have_text("Second of three")
 
 
-async def test_every_tab_stop_is_seen_and_none_is_a_trap(house: Any):
+async def test_every_tab_stop_is_seen_and_none_is_a_trap(house: PageDaemon):
     task = house.plays("Say a little.", reply("A little, with a [link](https://example.org/)."))
     session = await house.session()
     await house.said(session["session_id"], task)
@@ -176,7 +176,7 @@ async def test_every_tab_stop_is_seen_and_none_is_a_trap(house: Any):
         } <= set(stops)
 
 
-async def shown(house: Any, window: Any, screen: str) -> None:
+async def shown(house: PageDaemon, window: BrowserPage, screen: str) -> None:
     """Brings a screen up that has as much on it as it can have."""
     if screen == "first page":
         await window.see("agents").to_be_visible()
@@ -205,7 +205,7 @@ async def shown(house: Any, window: Any, screen: str) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("screen", ["first page", "a conversation", "a dialog"])
-async def test_text_is_read_and_everything_has_a_name(house: Any, scheme: str, screen: str):
+async def test_text_is_read_and_everything_has_a_name(house: PageDaemon, scheme: str, screen: str):
     async with house.opened(1440, 1000, color_scheme=scheme) as window:
         await shown(house, window, f"{screen} {scheme}" if screen == "a conversation" else screen)
         found = await window.page.evaluate(TEXT)
@@ -222,15 +222,15 @@ async def test_text_is_read_and_everything_has_a_name(house: Any, scheme: str, s
         assert await window.page.get_by_role("navigation", name="Sessions").count() == 1
         if screen != "first page":
             assert await window.page.locator("[role=log]").get_attribute("aria-live") in ("polite", "off")
-            assert re.match(
-                "Conversation with", await window.page.locator("[role=log]").get_attribute("aria-label")
-            )
+            label = await window.page.locator("[role=log]").get_attribute("aria-label")
+            assert label is not None
+            assert re.match("Conversation with", label)
         for row in await house.api("GET", "/approvals"):
             await house.api("POST", f"/approvals/{row['id']}", {"answer": "deny"})
         await house.quiet()
 
 
-async def test_light_and_dark_are_chosen_and_kept(house: Any):
+async def test_light_and_dark_are_chosen_and_kept(house: PageDaemon):
     ground = "getComputedStyle(document.body).backgroundColor"
     async with house.opened(color_scheme="light") as window:
         light = await window.page.evaluate(ground)

@@ -1,18 +1,25 @@
 """The list of conversations on the page: grouped, marked, found, and everything that one does to a conversation."""
 
 from pathlib import Path
-from typing import Any
+
+from page_fixture import BrowserPage, PageDaemon
+from playwright.async_api import Locator
 
 from retinue.testing.replies import reply
 
 
-async def rows(window: Any, **group: str) -> list[str]:
+async def rows(window: BrowserPage, **group: str) -> list[str]:
     """The conversations of a group, from the top."""
     found = window("group", **group).locator('[data-test="session-row"]')
-    return [await found.nth(i).get_attribute("data-session") for i in range(await found.count())]
+    ids: list[str] = []
+    for i in range(await found.count()):
+        session = await found.nth(i).get_attribute("data-session")
+        assert session is not None
+        ids.append(session)
+    return ids
 
 
-async def menu(window: Any, session: str, verb: str) -> None:
+async def menu(window: BrowserPage, session: str, verb: str) -> None:
     """What the menu of a row offers: it is there for who points at the row."""
     row = window("session-row", session=session)
     await row.hover()
@@ -20,7 +27,7 @@ async def menu(window: Any, session: str, verb: str) -> None:
     await row.locator(f'[data-test="{verb}"]').click()
 
 
-async def colour(window: Any, within: Any) -> tuple[str, str]:
+async def colour(window: BrowserPage, within: Locator) -> tuple[str, str]:
     """What an agent's mark is drawn with, and on."""
     mark = within.locator(".agent-mark").first
     return tuple(
@@ -28,7 +35,7 @@ async def colour(window: Any, within: Any) -> tuple[str, str]:
     )
 
 
-async def test_conversations_stand_below_their_agents_each_with_a_colour_and_a_mark(house: Any):
+async def test_conversations_stand_below_their_agents_each_with_a_colour_and_a_mark(house: PageDaemon):
     """Shows: C083, C084."""
     house.agent("gardener", "description: Looks after plants.\n")
     theirs = {
@@ -52,7 +59,7 @@ async def test_conversations_stand_below_their_agents_each_with_a_colour_and_a_m
         assert await colour(window, window("group", agent="oracle")) != seen["oracle"]
 
 
-async def test_pinned_conversations_stand_first_the_latest_pin_on_top(house: Any):
+async def test_pinned_conversations_stand_first_the_latest_pin_on_top(house: PageDaemon):
     """Shows: C019, C085."""
     made = [(await house.session("explorer"))["session_id"] for _ in range(3)]
     async with house.opened() as window:
@@ -76,7 +83,7 @@ async def test_pinned_conversations_stand_first_the_latest_pin_on_top(house: Any
             assert (await house.api("GET", f"/sessions/{session}"))["pinned_at"] is None
 
 
-async def test_a_search_finds_names_and_last_words(house: Any):
+async def test_a_search_finds_names_and_last_words(house: PageDaemon):
     named = await house.session("planner", name="Quince jelly")
     spoken = await house.session("planner")
     task = house.plays("Name a stone fruit.", reply("The mirabelle is one."))
@@ -94,7 +101,7 @@ async def test_a_search_finds_names_and_last_words(house: Any):
         await window.see("session-row", session=named["session_id"]).to_be_visible()
 
 
-async def test_a_new_session_with_an_agent_is_opened_and_not_pinned(house: Any):
+async def test_a_new_session_with_an_agent_is_opened_and_not_pinned(house: PageDaemon):
     """Shows: C088."""
     house.agent("baker", "description: Bakes.\n")
     async with house.opened() as window:
@@ -118,7 +125,7 @@ async def test_a_new_session_with_an_agent_is_opened_and_not_pinned(house: Any):
     assert all(each["pinned_at"] is None for each in made)
 
 
-async def test_another_agent_is_switched_to_and_the_current_one_is_marked(house: Any):
+async def test_another_agent_is_switched_to_and_the_current_one_is_marked(house: PageDaemon):
     """Shows: C087, C089."""
     mine = await house.session("researcher", name="Of the researcher")
     theirs = await house.session("reviewer", name="Of the reviewer")
@@ -138,7 +145,7 @@ async def test_another_agent_is_switched_to_and_the_current_one_is_marked(house:
         assert await window.page.locator(".group.here").count() == 1
 
 
-async def test_a_conversation_is_renamed_cleared_deleted_and_brought_back(house: Any):
+async def test_a_conversation_is_renamed_cleared_deleted_and_brought_back(house: PageDaemon):
     """Shows: C086."""
     session = await house.session("executor")
     task = house.plays("Say something to forget.", reply("Forget me."))
@@ -172,7 +179,7 @@ async def test_a_conversation_is_renamed_cleared_deleted_and_brought_back(house:
         assert Path(session["path"]).exists()
 
 
-async def test_esc_keeps_the_old_name_and_an_empty_one_takes_it_away(house: Any):
+async def test_esc_keeps_the_old_name_and_an_empty_one_takes_it_away(house: PageDaemon):
     session = await house.session("pair", name="Kept")
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -187,7 +194,7 @@ async def test_esc_keeps_the_old_name_and_an_empty_one_takes_it_away(house: Any)
     assert (await house.api("GET", f"/sessions/{session['session_id']}"))["name"] is None
 
 
-async def test_what_others_do_to_the_list_is_seen_without_a_reload(house: Any):
+async def test_what_others_do_to_the_list_is_seen_without_a_reload(house: PageDaemon):
     session = await house.session("general", name="Before")
     async with house.opened() as window:
         row = window("session-row", session=session["session_id"])

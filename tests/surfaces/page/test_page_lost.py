@@ -5,12 +5,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from page_fixture import OpenPageDaemon, PageDaemon
+
+from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, silence
 
 ENTRIES = "all => all.map(each => each.dataset.entry)"
 
 
-async def entries_of(house: Any, session: dict[str, Any]) -> list[str]:
+async def entries_of(house: PageDaemon, session: dict[str, Any]) -> list[str]:
     """What a page draws of the conversation's file, in its order."""
     read = await house.api("GET", f"/sessions/{session['session_id']}/entries")
     return [
@@ -18,14 +21,18 @@ async def entries_of(house: Any, session: dict[str, Any]) -> list[str]:
     ]
 
 
-async def restarted(house: Any) -> None:
-    await house.start(urlsplit(str(house.base)).port)
+async def restarted(house: PageDaemon) -> None:
+    port = urlsplit(house.base).port
+    assert port is not None
+    await house.start(port)
 
 
-async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle_of_a_word(alone: Any):
+async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle_of_a_word(
+    alone: OpenPageDaemon,
+):
     heard: list[Any] = []
 
-    async def cut_once(asked: Any) -> Answer:
+    async def cut_once(asked: Captured) -> Answer:
         heard.append(asked)
         whole = reply("These words are heard to their very end.")
         return silence(900, whole) if len(heard) == 1 else whole
@@ -65,7 +72,7 @@ async def test_a_page_goes_on_by_itself_when_its_daemon_was_killed_in_the_middle
         assert len(heard) == 2
 
 
-async def test_a_question_and_a_child_outlive_the_daemon(alone: Any):
+async def test_a_question_and_a_child_outlive_the_daemon(alone: OpenPageDaemon):
     async with alone() as house:
         await house.start()
         prompt = house.plays(
@@ -96,7 +103,7 @@ async def test_a_question_and_a_child_outlive_the_daemon(alone: Any):
         assert (house.folder / "a.txt").read_text() == "a\n"
 
 
-async def test_a_link_opens_once_and_a_browser_that_came_in_stays_in(alone: Any):
+async def test_a_link_opens_once_and_a_browser_that_came_in_stays_in(alone: OpenPageDaemon):
     async with alone() as house:
         await house.start()
         link = (await house.api("POST", "/links"))["url"]

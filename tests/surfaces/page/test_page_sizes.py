@@ -1,10 +1,13 @@
 """The page at any size: long conversations, narrow and wide windows, what it weighs, and what it shows when nothing is
 there."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pytest
+from page_fixture import BrowserPage, OpenPageDaemon, PageDaemon
+from playwright.async_api import Page
 
 from retinue.testing.replies import calls, reply
 
@@ -37,11 +40,11 @@ def long_file(session: dict[str, Any], count: int) -> str:
     return head + "".join(body)
 
 
-async def entry(window: Any, number: int) -> Any:
+async def entry(window: BrowserPage, number: int) -> Any:
     return window("conversation").locator(f'[data-entry="01JCR{number:021d}"]')
 
 
-async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_document(house: Any):
+async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_document(house: PageDaemon):
     session = await house.session(name="Ten thousand")
     Path(session["path"]).write_text(long_file(session, MANY))
     task = house.plays("And the next?", reply("Answer ten thousand and one."))
@@ -84,12 +87,12 @@ async def test_ten_thousand_entries_are_read_from_end_to_beginning_in_a_small_do
         assert await window.page.evaluate("window.most") < MOST_ROWS
 
 
-async def _grown(window: Any) -> bool:
+async def _grown(window: BrowserPage) -> bool:
     """Whether an older page has come in."""
     return await window("conversation").evaluate("log => log.scrollTop > 3000")
 
 
-async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Any):
+async def test_who_reads_further_up_is_left_there_while_words_come_in(house: PageDaemon):
     session = await house.session(name="Reading")
     Path(session["path"]).write_text(long_file(session, 60))
     task = house.plays(
@@ -118,7 +121,7 @@ async def test_who_reads_further_up_is_left_there_while_words_come_in(house: Any
             await window.see("to-end").to_have_count(0)
 
 
-async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house: Any):
+async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house: PageDaemon):
     (house.folder / "lines.txt").write_text("".join(f"line {i}\n" for i in range(60)))
     task = house.plays("Read many lines.", calls(("read", {"path": "lines.txt"})), reply("Read, to the end."))
     session = await house.session(name="Folds")
@@ -137,7 +140,7 @@ async def test_who_opens_a_fold_stays_with_it_and_finds_the_way_to_the_end(house
 
 
 @pytest.mark.parametrize("width", [360, 800, 1440])
-async def test_nothing_is_wider_than_the_window(house: Any, width: int):
+async def test_nothing_is_wider_than_the_window(house: PageDaemon, width: int):
     long = "x" * 400
     text = f"{long}\n\n```\n{long}\n```\n\n| {' | '.join('abcdefgh' * 2)} |\n|{'---|' * 16}\n| {' | '.join([long] * 16)} |\n\nhttps://example.org/{long}"
     task = house.plays(
@@ -167,7 +170,7 @@ async def test_nothing_is_wider_than_the_window(house: Any, width: int):
             await window("panel-close").click()
 
 
-async def test_the_list_is_a_drawer_where_the_window_is_narrow(house: Any):
+async def test_the_list_is_a_drawer_where_the_window_is_narrow(house: PageDaemon):
     session = await house.session(name="In the drawer")
     async with house.opened(360, 740) as window:
         await window.see("sidebar").not_to_be_in_viewport()
@@ -185,18 +188,30 @@ async def test_the_list_is_a_drawer_where_the_window_is_narrow(house: Any):
         assert await window.page.evaluate(WIDE) == [0, 0, 0]
 
 
-async def test_the_page_weighs_little_and_comes_from_one_place(house: Any):
+class DevToolsSession(Protocol):
+    """What a test uses of a session of the Chrome DevTools protocol, whose types playwright leaves open."""
+
+    async def send(self, method: str, params: dict[str, object] | None = None) -> object: ...
+
+    def on(self, event: str, f: Callable[[dict[str, Any]], None]) -> object: ...
+
+
+async def open_devtools(page: Page) -> DevToolsSession:
+    return await page.context.new_cdp_session(page)
+
+
+async def test_the_page_weighs_little_and_comes_from_one_place(house: PageDaemon):
     sizes: dict[str, int] = {}
     async with house.opened() as window:
-        client = await window.page.context.new_cdp_session(window.page)
+        client = await open_devtools(window.page)
         await client.send("Network.enable")
         await client.send("Network.setCacheDisabled", {"cacheDisabled": True})
         urls: dict[str, str] = {}
 
-        def named(told: Any) -> None:
+        def named(told: dict[str, Any]) -> None:
             urls[told["requestId"]] = told["response"]["url"]
 
-        def weighed(told: Any) -> None:
+        def weighed(told: dict[str, Any]) -> None:
             if told["requestId"] in urls:
                 sizes[urls[told["requestId"]]] = told["encodedDataLength"]
 
@@ -214,7 +229,7 @@ async def test_the_page_weighs_little_and_comes_from_one_place(house: Any):
         )
 
 
-async def test_a_first_visit_says_what_to_do(alone: Any):
+async def test_a_first_visit_says_what_to_do(alone: OpenPageDaemon):
     async with alone() as house:
         await house.start()
         async with house.opened() as window:
@@ -232,7 +247,7 @@ async def test_a_first_visit_says_what_to_do(alone: Any):
             await window.see("no-sessions").to_have_count(0)
 
 
-async def test_a_demonstration_is_called_one(alone: Any):
+async def test_a_demonstration_is_called_one(alone: OpenPageDaemon):
     async with alone() as house:
         (house.folder / "script.json").write_text('{"*": ["Played."]}')
         house.env["RETINUE_MODEL"] = f"scripted:{house.folder / 'script.json'}"

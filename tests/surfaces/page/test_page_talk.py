@@ -2,7 +2,8 @@
 
 import re
 from pathlib import Path
-from typing import Any
+
+from page_fixture import BrowserPage, PageDaemon
 
 from retinue.testing.replies import calls, reply, status
 
@@ -25,11 +26,11 @@ def high(tide):
 DIFF = "--- a/port.txt\n+++ b/port.txt\n@@ -1,2 +1,2 @@\n Brest\n-Calais\n+Dover\n"
 
 
-async def clipboard(window: Any) -> str:
+async def clipboard(window: BrowserPage) -> str:
     return await window.page.evaluate("navigator.clipboard.readText()")
 
 
-async def test_words_stream_in_and_stay_as_they_were_saved(house: Any):
+async def test_words_stream_in_and_stay_as_they_were_saved(house: PageDaemon):
     words = " ".join(f"word{i}" for i in range(40))
     task = house.plays("Count the words.", reply(words, pace=0.02))
     session = await house.session()
@@ -54,7 +55,7 @@ async def test_words_stream_in_and_stay_as_they_were_saved(house: Any):
     assert [each["text"] for each in said] == [task, words]
 
 
-async def test_markdown_is_rendered_and_code_is_copied(house: Any):
+async def test_markdown_is_rendered_and_code_is_copied(house: PageDaemon):
     task = house.plays("Tell me of tides.", reply(MARKDOWN))
     session = await house.session()
     async with house.opened() as window:
@@ -77,11 +78,11 @@ async def test_markdown_is_rendered_and_code_is_copied(house: Any):
         await house.until(lambda: _copied(window, MARKDOWN.strip()))
 
 
-async def _copied(window: Any, text: str) -> bool:
+async def _copied(window: BrowserPage, text: str) -> bool:
     return (await clipboard(window)).strip() == text
 
 
-async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(house: Any):
+async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(house: PageDaemon):
     asks = calls(
         ("ask_user", {"question": "Which colour?\n<b>Mind</b> the wall.", "options": ["red", "blue"]})
     )
@@ -107,7 +108,7 @@ async def test_a_question_is_shown_whole_and_answered_by_a_click_or_in_words(hou
     assert [each["text"] for each in entries if each["kind"] == "said" and each["by"] == "user"] == [task]
 
 
-async def test_thoughts_are_folded(house: Any):
+async def test_thoughts_are_folded(house: PageDaemon):
     task = house.plays("Think first.", reply("I have.", thinking="Is it this, or is it that?"))
     session = await house.session()
     async with house.opened() as window:
@@ -120,7 +121,7 @@ async def test_thoughts_are_folded(house: Any):
         await window.see(thoughts.locator(".thoughts")).to_have_text("Is it this, or is it that?")
 
 
-async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(house: Any):
+async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(house: PageDaemon):
     (house.folder / "port.txt").write_text("Brest\nCalais\n")
     (house.folder / "change.txt").write_text(DIFF)
     task = house.plays(
@@ -148,7 +149,7 @@ async def test_a_call_is_one_line_that_opens_to_its_arguments_and_its_result(hou
         await window.see("tool-call", tool="read", state="failed").to_have_count(1)
 
 
-async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: Any):
+async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: PageDaemon):
     """Shows: A080."""
     session = await house.session()
     file = Path(session["path"])
@@ -173,7 +174,7 @@ async def test_what_is_typed_is_kept_in_the_file_and_comes_back(house: Any):
     assert file.read_text().count("and its second line") == 1
 
 
-async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(house: Any):
+async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_turn(house: PageDaemon):
     gate = house.gate("queue")
     first = house.plays("Hold the first.", calls(("hold", {"name": "queue"})), reply("First is done."))
     second = house.plays("Then the second.", reply("Second is done."))
@@ -193,7 +194,7 @@ async def test_what_is_sent_while_a_run_is_at_work_is_queued_and_answered_in_tur
         await window.see(window("said-user").locator(".typed")).to_have_text([first, second])
 
 
-async def test_a_queued_message_is_taken_back(house: Any):
+async def test_a_queued_message_is_taken_back(house: PageDaemon):
     gate = house.gate("back")
     first = house.plays("Hold while I think.", calls(("hold", {"name": "back"})), reply("Held."))
     session = await house.session()
@@ -210,7 +211,7 @@ async def test_a_queued_message_is_taken_back(house: Any):
     assert "should not have" not in Path(session["path"]).read_text()
 
 
-async def test_a_run_is_stopped(house: Any):
+async def test_a_run_is_stopped(house: PageDaemon):
     house.gate("stop")
     task = house.plays("Hold for ever.", calls(("hold", {"name": "stop"})), reply("Never said."))
     session = await house.session()
@@ -226,7 +227,7 @@ async def test_a_run_is_stopped(house: Any):
     assert run["status"] == "cancelled"
 
 
-async def test_a_run_is_interrupted_and_sums_up(house: Any):
+async def test_a_run_is_interrupted_and_sums_up(house: PageDaemon):
     gate = house.gate("pause")
     task = house.plays("Hold until I ask.", calls(("hold", {"name": "pause"})), reply("So far: held."))
     session = await house.session()
@@ -240,7 +241,7 @@ async def test_a_run_is_interrupted_and_sums_up(house: Any):
         await window.see("interrupt").to_have_count(0)
 
 
-async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(house: Any):
+async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(house: PageDaemon):
     one = house.plays("Say one.", reply("One."))
     two = house.plays("Say two.", reply("Two."))
     other = house.plays("Say another.", reply("Another."))
@@ -262,7 +263,7 @@ async def test_a_branch_begins_at_a_message_and_leaves_the_rest_where_it_was(hou
         await window.see(window("said-agent").locator(".prose")).to_have_text(["One.", "Two."])
 
 
-async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(house: Any):
+async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(house: PageDaemon):
     one = house.plays("Say red.", reply("Red."))
     two = house.plays("Say blue.", reply("Blue."))
     house.plays("Say blue, loudly.", reply("BLUE."))
@@ -280,7 +281,7 @@ async def test_ones_own_words_are_taken_back_in_a_branch_and_said_differently(ho
     assert "loudly" not in Path(session["path"]).read_text()
 
 
-async def test_the_path_of_the_file_is_shown_and_copied(house: Any):
+async def test_the_path_of_the_file_is_shown_and_copied(house: PageDaemon):
     session = await house.session()
     async with house.opened() as window:
         await window.goes(session["session_id"])
@@ -290,7 +291,7 @@ async def test_the_path_of_the_file_is_shown_and_copied(house: Any):
     assert Path(session["path"]).is_file()
 
 
-async def test_an_edit_of_the_file_by_hand_is_shown(house: Any):
+async def test_an_edit_of_the_file_by_hand_is_shown(house: PageDaemon):
     task = house.plays("Say teh word.", reply("The wrod."))
     session = await house.session()
     await house.said(session["session_id"], task)
@@ -302,7 +303,7 @@ async def test_an_edit_of_the_file_by_hand_is_shown(house: Any):
         await window.see(window("said-agent").locator(".prose")).to_have_text(["The word."])
 
 
-async def test_a_run_that_failed_says_why_and_what_to_do(house: Any):
+async def test_a_run_that_failed_says_why_and_what_to_do(house: PageDaemon):
     task = house.plays("Ask with a wrong key.", status(401, "this key is not valid"))
     session = await house.session()
     async with house.opened() as window:
@@ -316,7 +317,7 @@ async def test_a_run_that_failed_says_why_and_what_to_do(house: Any):
         )
 
 
-async def test_an_address_of_a_conversation_that_is_gone_says_so(house: Any):
+async def test_an_address_of_a_conversation_that_is_gone_says_so(house: PageDaemon):
     async with house.opened() as window:
         await window.page.evaluate("() => { location.hash = '#/s/no-such-session' }")
         await window.see("gone").to_be_visible()

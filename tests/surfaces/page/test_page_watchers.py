@@ -2,9 +2,9 @@
 
 import re
 from collections.abc import AsyncGenerator
-from typing import Any
 
 import pytest
+from page_fixture import OpenPageDaemon, PageDaemon
 
 from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
@@ -26,7 +26,7 @@ async def watches(asked: Captured) -> Answer:
 
 
 @pytest.fixture(scope="module")
-async def house(furnished: Any) -> AsyncGenerator[Any]:
+async def house(furnished: OpenPageDaemon) -> AsyncGenerator[PageDaemon]:
     async with furnished() as house:
         house.configured(approvals="auto", limits={"watch_quiet_seconds": 0.01})
         house.agent(
@@ -40,7 +40,9 @@ async def house(furnished: Any) -> AsyncGenerator[Any]:
         yield house
 
 
-async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_and_shown_at_once(house: Any):
+async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_and_shown_at_once(
+    house: PageDaemon,
+):
     """Shows: D026, D031, D033, D040, D042."""
     gate = house.gate("drift")
     task = house.plays(
@@ -84,7 +86,7 @@ async def test_a_key_sets_a_watcher_beside_a_conversation_and_drift_is_stopped_a
     assert await house.api("GET", "/watchers") == []
 
 
-async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: Any):
+async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: PageDaemon):
     """Shows: D032."""
     task = house.plays("Fix the typo.", reply("I rewrite the parser."))
     session = await house.session()
@@ -109,7 +111,7 @@ async def test_the_menu_switches_a_watcher_and_its_warning_is_passed_on(house: A
     assert len(await house.api("GET", f"/runs?session={begun['slug']}")) == heard
 
 
-async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(house: Any):
+async def test_slash_commands_and_keys_of_agents_are_in_the_help_offered_and_work(house: PageDaemon):
     """Shows: D029, D041."""
     house.plays("explore the side street", reply("It ends at the river."))
     house.plays("Why at nine?", reply("Because of the tide."))

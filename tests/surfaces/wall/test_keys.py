@@ -3,9 +3,9 @@
 import re
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
+from daemon_fixture import DaemonClient, DaemonProcess
 
 from retinue import errors
 from retinue.domain.right import Right
@@ -49,7 +49,7 @@ def everything() -> Sequence[tuple[str, str]]:
 
 
 @pytest.mark.parametrize(("method", "path"), everything())
-def test_nothing_is_answered_without_a_key(door: Any, method: str, path: str):
+def test_nothing_is_answered_without_a_key(door: DaemonClient, method: str, path: str):
     """Shows: A01."""
     answer = door.asks(method, path, body=b"" if method not in ("GET", "HEAD", "OPTIONS") else None)
     assert answer.status == 401
@@ -63,7 +63,9 @@ def test_the_table_has_all_that_was_promised():
 
 
 @pytest.mark.parametrize(("method", "path"), everything())
-def test_every_answer_carries_the_shield_and_none_lets_another_origin_in(door: Any, method: str, path: str):
+def test_every_answer_carries_the_shield_and_none_lets_another_origin_in(
+    door: DaemonClient, method: str, path: str
+):
     """Shows: U08."""
     sent = b"" if method not in ("GET", "HEAD", "OPTIONS") else None
     harmless = path != "/api/stop"
@@ -80,7 +82,7 @@ def test_every_answer_carries_the_shield_and_none_lets_another_origin_in(door: A
             assert "no-store" in answer.headers["cache-control"]
 
 
-def test_only_the_token_itself_is_the_token(door: Any):
+def test_only_the_token_itself_is_the_token(door: DaemonClient):
     """Shows: A02."""
     right = door.token
     assert door.asks("GET", "/api/health", token=right).status == 200
@@ -108,14 +110,14 @@ def test_only_the_token_itself_is_the_token(door: Any):
     "place",
     ["/api/health?token={}", "/api/health?access_token={}", "/api/health?key={}", "/{}", "/api/health/{}"],
 )
-def test_a_token_in_an_address_opens_nothing(door: Any, place: str):
+def test_a_token_in_an_address_opens_nothing(door: DaemonClient, place: str):
     """Shows: A07."""
     assert door.asks("GET", place.format(door.token)).status == 401
     assert door.asks("GET", "/api/health", f"Cookie: token={door.token}").status == 401
     assert door.asks("GET", "/api/health", f"X-Api-Key: {door.token}").status == 401
 
 
-def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(door: Any):
+def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(door: DaemonClient):
     """256 bits, and a throttle that holds this machine's own programs too.
 
     Shows: A12.
@@ -135,21 +137,21 @@ def test_ten_thousand_wrong_tokens_open_nothing_and_the_right_one_still_works(do
     assert seen[429] >= 10_000 - 20 * MOST_WRONG
 
 
-def test_wrong_links_are_throttled_like_wrong_tokens(door: Any):
+def test_wrong_links_are_throttled_like_wrong_tokens(door: DaemonClient):
     """Shows: A12."""
     answers = [door.asks("GET", f"/enter/{number:043}").status for number in range(MOST_WRONG + 2)]
     assert set(answers) <= {404, 429}
     assert answers[-1] == 429
 
 
-def test_over_the_socket_the_kernel_vouches_and_no_key_is_asked_for(door: Any):
+def test_over_the_socket_the_kernel_vouches_and_no_key_is_asked_for(door: DaemonClient):
     for host in ("daemon", "evil.example", ""):
         assert door.asks("GET", "/api/health", way="socket", host=host).status == 200
     foreign = door.asks("GET", "/api/health", "Origin: http://evil.example", way="socket")
     assert foreign.status == 200
 
 
-def test_no_header_says_by_which_way_a_request_came(door: Any):
+def test_no_header_says_by_which_way_a_request_came(door: DaemonClient):
     """Shows: A08."""
     for said in (
         "X-Way: socket",
@@ -162,7 +164,7 @@ def test_no_header_says_by_which_way_a_request_came(door: Any):
 
 
 @pytest.fixture(scope="module")
-def narrow(daemon: Any) -> dict[Right, str]:
+def narrow(daemon: DaemonProcess) -> dict[Right, str]:
     """A token for each right alone."""
     return {
         right: daemon.command("tokens", "add", f"only-{right}", "--rights", right)["token"] for right in Right
@@ -171,7 +173,7 @@ def narrow(daemon: Any) -> dict[Right, str]:
 
 @pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")
 def test_a_key_without_the_right_is_refused_and_told_which_it_lacks(
-    door: Any, narrow: dict[Right, str], route: Route
+    door: DaemonClient, narrow: dict[Right, str], route: Route
 ):
     """What changes the daemon itself needs admin, which neither the page nor a narrower token has.
 
@@ -202,7 +204,9 @@ def test_what_runs_programs_or_ends_the_daemon_needs_admin():
     "claim",
     ["X-Rights: admin", "Rights: read, run, approve, admin", "X-Role: admin", "X-Scopes: *", "X-User: root"],
 )
-def test_rights_that_a_request_claims_count_for_nothing(door: Any, narrow: dict[Right, str], claim: str):
+def test_rights_that_a_request_claims_count_for_nothing(
+    door: DaemonClient, narrow: dict[Right, str], claim: str
+):
     """Shows: A08."""
     token = narrow[Right.READ]
     assert door.asks("POST", "/api/links", claim, token=token).status == 403
@@ -214,7 +218,9 @@ def test_rights_that_a_request_claims_count_for_nothing(door: Any, narrow: dict[
     )
 
 
-def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(daemon: Any, door: Any):
+def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(
+    daemon: DaemonProcess, door: DaemonClient
+):
     made = daemon.command("tokens", "add", "ci", "--rights", "read,run")
     assert made["rights"] == ["read", "run"]
     assert door.asks("GET", "/api/health", token=made["token"]).status == 200
@@ -237,7 +243,7 @@ def test_tokens_count_from_the_moment_they_are_made_until_they_are_taken_back(da
         (("remove", "nobody"), "not_found"),
     ],
 )
-def test_tokens_that_cannot_be_are_not_made(daemon: Any, arguments: tuple[str, ...], code: str):
+def test_tokens_that_cannot_be_are_not_made(daemon: DaemonProcess, arguments: tuple[str, ...], code: str):
     assert daemon.command("tokens", *arguments)["error"]["code"] == code
 
 

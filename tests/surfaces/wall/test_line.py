@@ -6,12 +6,13 @@ import time
 from typing import Any
 
 import pytest
+from daemon_fixture import DaemonClient, OpenServer
 from starlette.responses import Response
 
 from retinue.domain.right import Right
 from retinue.surfaces.web.house import House
 from retinue.surfaces.web.line import Limits
-from retinue.surfaces.web.route import Route, Wish
+from retinue.surfaces.web.route import Does, Route, Wish
 from retinue.surfaces.web.server import page_socket
 
 JSON = "Content-Type: application/json"
@@ -31,7 +32,7 @@ async def broken(_house: House, _wish: Wish[Any, Any]) -> dict[str, Any]:
     raise RuntimeError(f"the inside of the house, {planted}")
 
 
-def route(does: Any, path: str = "/api/small", method: str = "GET") -> Route:
+def route(does: Does, path: str = "/api/small", method: str = "GET") -> Route:
     return Route(method=method, path=path, right=Right.READ, does=does, says="For a test.")
 
 
@@ -39,7 +40,7 @@ SMALL, PUT = route(small), route(small, method="PUT")
 LARGE, BROKEN = route(large, "/api/large"), route(broken, "/api/broken")
 
 
-def asking(door: Any, path: str = "/api/small", more: str = "") -> bytes:
+def asking(door: DaemonClient, path: str = "/api/small", more: str = "") -> bytes:
     return f"GET {path} HTTP/1.1\r\nHost: {door.host}\r\nAuthorization: Bearer {door.token}\r\n{more}\r\n".encode()
 
 
@@ -68,7 +69,7 @@ def dripped(line: socket.socket, piece: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("way", ["port", "socket"])
-async def test_headers_that_come_letter_by_letter_are_not_waited_for(built: Any, way: str):
+async def test_headers_that_come_letter_by_letter_are_not_waited_for(built: OpenServer, way: str):
     """Shows: A10."""
     async with built(SMALL, limits=Limits(head_seconds=0.3)) as door:
         with door.opened(way) as line:
@@ -82,7 +83,7 @@ async def test_headers_that_come_letter_by_letter_are_not_waited_for(built: Any,
             assert b" 200 " not in await asyncio.to_thread(dripped, blank, b"\r\n")
 
 
-async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(built: Any):
+async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(built: OpenServer):
     """Shows: A10."""
     async with built(PUT, limits=Limits(body_seconds=0.3)) as door:
         for announced in ("Content-Length: 1000000", "Transfer-Encoding: chunked"):
@@ -94,7 +95,7 @@ async def test_a_body_that_comes_letter_by_letter_is_not_waited_for(built: Any):
             assert b'"too_slow"' in answer
 
 
-async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(built: Any):
+async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(built: OpenServer):
     """Blank lines between requests keep nobody here either."""
     async with built(SMALL, limits=Limits(head_seconds=0.3)) as door:
         with door.opened() as line:
@@ -133,7 +134,7 @@ async def test_a_connection_that_is_kept_and_says_nothing_more_is_closed(built: 
 )
 @pytest.mark.parametrize("way", ["port", "socket"])
 def test_what_is_too_much_or_no_http_gets_one_answer_and_an_end(
-    door: Any, said: bytes, status: int, way: str
+    door: DaemonClient, said: bytes, status: int, way: str
 ):
     """Shows: A10."""
     answer = door.says(said, way=way)
@@ -144,14 +145,14 @@ def test_what_is_too_much_or_no_http_gets_one_answer_and_an_end(
     assert body.startswith(b'{"error": {"code": ')
 
 
-def test_a_second_request_before_the_first_is_answered_is_not_heard(door: Any):
+def test_a_second_request_before_the_first_is_answered_is_not_heard(door: DaemonClient):
     """So nothing can be hidden behind another request, and no answer be taken for another's."""
     answer = door.says(asking(door, "/api/health") * 3)
     assert answer.count(b"HTTP/1.1 ") == 1
     assert b"connection: close" in answer
 
 
-async def test_broken_chunks_end_the_request_at_once(built: Any):
+async def test_broken_chunks_end_the_request_at_once(built: OpenServer):
     async with built(PUT) as door:
         head = asking(door, more=f"{JSON}\r\nTransfer-Encoding: chunked\r\n").replace(b"GET", b"PUT", 1)
         answer = await asyncio.to_thread(door.says, head, b"2\r\n{}\r\nnonsense\r\n\r\n")
@@ -159,7 +160,7 @@ async def test_broken_chunks_end_the_request_at_once(built: Any):
         assert answer.count(b"HTTP/1.1 ") == 1
 
 
-async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(built: Any):
+async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(built: OpenServer):
     """Shows: A10."""
     arrived = asyncio.Semaphore(0)
 
@@ -183,7 +184,7 @@ async def test_whoever_is_silent_gives_way_and_whoever_is_answered_does_not(buil
             assert local.status == 200, "a crowd before the page keeps the command line out"
 
 
-async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(built: Any):
+async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(built: OpenServer):
     """Shows: A10."""
 
     def slowly(line: socket.socket) -> int:
@@ -201,7 +202,7 @@ async def test_whoever_reads_nothing_is_cut_off_and_whoever_reads_slowly_is_not(
             assert await asyncio.to_thread(slowly, stalls) < MEGABYTES << 20
 
 
-async def test_a_defect_is_told_in_a_sentence_and_written_down(built: Any):
+async def test_a_defect_is_told_in_a_sentence_and_written_down(built: OpenServer):
     async with built(BROKEN, SMALL) as door:
         answer = await asyncio.to_thread(door.owner, "GET", "/api/broken")
         assert (answer.status, answer.code) == (500, "defect")

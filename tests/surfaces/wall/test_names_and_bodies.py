@@ -3,9 +3,9 @@
 import gzip
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from daemon_fixture import DaemonClient
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -40,7 +40,7 @@ def files(home: Path) -> set[str]:
 
 
 @pytest.mark.parametrize("route", NAMING, ids=id_of)
-def test_a_name_that_cannot_be_one_is_not_looked_for(door: Any, route: Route):
+def test_a_name_that_cannot_be_one_is_not_looked_for(door: DaemonClient, route: Route):
     """Shows: A09."""
     before = files(door.home)
     sent = None if route.method == "GET" else b"{}"
@@ -57,7 +57,7 @@ def test_a_name_that_cannot_be_one_is_not_looked_for(door: Any, route: Route):
     assert files(door.home) == before
 
 
-def test_a_slash_that_is_hidden_makes_no_other_address(door: Any):
+def test_a_slash_that_is_hidden_makes_no_other_address(door: DaemonClient):
     """Shows: A09."""
     assert door.owner("GET", "/api%2fhealth").status == 404
     assert door.owner("GET", "/api/health%2f").status == 404
@@ -67,7 +67,7 @@ def test_a_slash_that_is_hidden_makes_no_other_address(door: Any):
     assert door.owner("GET", "/api/%68ealth").status == 200
 
 
-def test_five_megabytes_are_too_many_however_they_are_announced(door: Any):
+def test_five_megabytes_are_too_many_however_they_are_announced(door: DaemonClient):
     """Shows: A10."""
     large = json.dumps({"content": "x" * 5_000_000}).encode()
     told = door.owner("POST", "/api/look", JSON, body=large)
@@ -80,7 +80,7 @@ def test_five_megabytes_are_too_many_however_they_are_announced(door: Any):
 
 
 @pytest.mark.parametrize("length", ["5000000000", "9" * 18, "9" * 30])
-def test_five_gigabytes_are_refused_before_the_first_byte_of_them(door: Any, length: str):
+def test_five_gigabytes_are_refused_before_the_first_byte_of_them(door: DaemonClient, length: str):
     """Nobody waits for them either: what was announced is enough, and no leave to go on is given.
 
     Shows: A10.
@@ -93,14 +93,14 @@ def test_five_gigabytes_are_refused_before_the_first_byte_of_them(door: Any, len
         assert b"100 Continue" not in answer
 
 
-def test_somebody_without_a_key_cannot_make_it_read(door: Any):
+def test_somebody_without_a_key_cannot_make_it_read(door: DaemonClient):
     """Shows: A10."""
     said = f"POST /api/look HTTP/1.1\r\nHost: {door.host}\r\n{JSON}\r\nContent-Length: 5000000000\r\n\r\n"
     assert door.says(said.encode(), b"x" * 1_000_000).startswith(b"HTTP/1.1 401 ")
 
 
 @pytest.mark.parametrize("coding", ["gzip", "br", "deflate", "zstd", "gzip, gzip", "x-anything"])
-def test_nothing_is_unpacked(door: Any, coding: str):
+def test_nothing_is_unpacked(door: DaemonClient, coding: str):
     """A bomb stays what it is: a few bytes that nobody opens.
 
     Shows: A10.
@@ -140,7 +140,9 @@ NO_JSON = {
 
 
 @pytest.mark.parametrize("what", NO_JSON)
-def test_json_that_two_readers_could_understand_differently_is_understood_by_none(door: Any, what: str):
+def test_json_that_two_readers_could_understand_differently_is_understood_by_none(
+    door: DaemonClient, what: str
+):
     """Shows: A11."""
     for route in TAKING:
         answer = door.asks(route.method, path_of(route), JSON, body=NO_JSON[what], way="socket")
@@ -180,20 +182,20 @@ def test_what_is_wrong_with_a_body_is_said_in_our_words(body: bytes):
         ).map(lambda value: json.dumps(value).encode("utf-8", "surrogatepass")),
     )
 )
-def test_no_body_is_a_defect(door: Any, body: bytes):
+def test_no_body_is_a_defect(door: DaemonClient, body: bytes):
     """Shows: A11."""
     answer = door.asks("POST", "/api/look", JSON, body=body, way="socket")
     assert answer.status in (200, 400), answer.body
 
 
 @pytest.mark.parametrize("query", ["a=1&a=1", "x=%00", "x=%0a", "nothing=known", "%ff=1", "rights=admin"])
-def test_a_query_that_says_what_nobody_asked_is_refused(door: Any, query: str):
+def test_a_query_that_says_what_nobody_asked_is_refused(door: DaemonClient, query: str):
     answer = door.owner("GET", f"/api/health?{query}")
     assert (answer.status, answer.code) == (400, "usage")
 
 
 @pytest.mark.parametrize("key", ["", "a b", "x" * 201, "\x01", "é"])
-def test_an_idempotency_key_is_something_that_can_be_seen(door: Any, key: str):
+def test_an_idempotency_key_is_something_that_can_be_seen(door: DaemonClient, key: str):
     answer = door.owner("POST", "/api/look", f"Idempotency-Key: {key}")
     assert (answer.status, answer.code) == (400, "usage")
 
@@ -201,13 +203,13 @@ def test_an_idempotency_key_is_something_that_can_be_seen(door: Any, key: str):
 @pytest.mark.parametrize(
     "kind", ["application/json", "application/json; charset=utf-8", 'Application/JSON;charset="UTF-8"']
 )
-def test_json_may_say_that_it_is_utf_8(door: Any, kind: str):
+def test_json_may_say_that_it_is_utf_8(door: DaemonClient, kind: str):
     assert door.owner("POST", "/api/look", f"Content-Type: {kind}", body=b"{}").status == 200
     assert door.owner("POST", "/api/look", body=b"{}").status == 415
     assert door.owner("POST", "/api/look", body=b"").status == 200
 
 
-def test_an_address_says_how_it_can_be_asked_for(door: Any):
+def test_an_address_says_how_it_can_be_asked_for(door: DaemonClient):
     for path in {route.path for route in ROUTES}:
         methods = {route.method for route in ROUTES if route.path == path}
         allowed = ", ".join(sorted(methods | ({"HEAD"} if "GET" in methods else set())))
@@ -218,7 +220,7 @@ def test_an_address_says_how_it_can_be_asked_for(door: Any):
                 assert answer.headers["allow"] == allowed
 
 
-def test_head_is_where_get_is_and_says_no_words(door: Any):
+def test_head_is_where_get_is_and_says_no_words(door: DaemonClient):
     for route in ROUTES:
         if route.method == "GET":
             answer = door.asks("HEAD", path_of(route), way="socket")

@@ -1,18 +1,17 @@
 """Where a request comes from: pages of other sites, names that others made point here, and look-alikes."""
 
 import re
-from collections.abc import Callable
-from typing import Any
 
 import pytest
 from commands import RETINUE, ran
+from daemon_fixture import DaemonClient, MakeDaemon
 
 EVIL = "http://evil.example"
 JSON = "Content-Type: application/json"
 
 
 @pytest.fixture(scope="module")
-def cookie(door: Any) -> str:
+def cookie(door: DaemonClient) -> str:
     """A browser's cookie, as a link turned into it."""
     link = door.owner("POST", "/api/links").json["url"]
     answer = door.asks("GET", link.removeprefix(door.url))
@@ -46,7 +45,7 @@ def look_alikes(port: int) -> list[str]:
     ]
 
 
-def test_only_the_pages_own_origin_is_let_in(door: Any, cookie: str):
+def test_only_the_pages_own_origin_is_let_in(door: DaemonClient, cookie: str):
     """Shows: A06."""
     for key in (f"Authorization: Bearer {door.token}", cookie):
         assert door.asks("GET", "/api/health", key, f"Origin: {door.url}").status == 200
@@ -61,7 +60,7 @@ def test_only_the_pages_own_origin_is_let_in(door: Any, cookie: str):
                 assert (answer.status, answer.code) == (403, "forbidden"), origin
 
 
-def test_a_form_of_another_page_changes_nothing(door: Any, cookie: str):
+def test_a_form_of_another_page_changes_nothing(door: DaemonClient, cookie: str):
     """A simple POST needs no leave of the browser's: it is refused here.
 
     Shows: A03.
@@ -107,7 +106,7 @@ def test_a_form_of_another_page_changes_nothing(door: Any, cookie: str):
         "",
     ],
 )
-def test_a_name_that_others_made_point_here_is_not_answered_to(door: Any, host: str):
+def test_a_name_that_others_made_point_here_is_not_answered_to(door: DaemonClient, host: str):
     """Shows: A04."""
     said = host.format(port=door.port)
     for path in ("/api/health", "/", "/enter/x"):
@@ -117,13 +116,13 @@ def test_a_name_that_others_made_point_here_is_not_answered_to(door: Any, host: 
     assert twice.status == 400
 
 
-def test_the_machines_own_name_for_itself_is_answered_to(door: Any):
+def test_the_machines_own_name_for_itself_is_answered_to(door: DaemonClient):
     local = f"localhost:{door.port}"
     assert door.owner("GET", "/api/health", f"Origin: http://{local}", host=local).status == 200
     assert door.owner("GET", "/api/health", f"Origin: {door.url}", host=local).status == 403
 
 
-def test_an_address_in_the_request_line_does_not_stand_for_the_host(door: Any):
+def test_an_address_in_the_request_line_does_not_stand_for_the_host(door: DaemonClient):
     """Shows: A04."""
     assert door.owner("GET", f"{EVIL}/api/health").status == 400
     assert door.owner("GET", f"{door.url}/api/health").status == 400
@@ -131,7 +130,7 @@ def test_an_address_in_the_request_line_does_not_stand_for_the_host(door: Any):
     assert door.owner("GET", "//evil.example/%2e%2e").status == 404
 
 
-def test_no_stream_and_no_socket_is_opened_for_another_origin(door: Any, cookie: str):
+def test_no_stream_and_no_socket_is_opened_for_another_origin(door: DaemonClient, cookie: str):
     """Shows: A05."""
     upgrade = (
         "Connection: Upgrade",
@@ -164,14 +163,14 @@ def test_no_stream_and_no_socket_is_opened_for_another_origin(door: Any, cookie:
     ],
 )
 def test_what_a_browser_says_of_a_request_is_believed(
-    door: Any, cookie: str, site: str, mode: str, status: int
+    door: DaemonClient, cookie: str, site: str, mode: str, status: int
 ):
     """Shows: A03."""
     said = (f"Sec-Fetch-Site: {site}", f"Sec-Fetch-Mode: {mode}")
     assert door.asks("GET", "/api/health", cookie, *said).status == status
 
 
-def test_nobody_is_told_what_another_origin_might_do(door: Any):
+def test_nobody_is_told_what_another_origin_might_do(door: DaemonClient):
     """A question before a request is answered like any other request, and permits nothing."""
     asks = ("Access-Control-Request-Method: POST", "Access-Control-Request-Headers: authorization")
     answer = door.owner("OPTIONS", "/api/look", *asks, f"Origin: {EVIL}")
@@ -180,7 +179,7 @@ def test_nobody_is_told_what_another_origin_might_do(door: Any):
     assert (own.status, own.code, own.headers["allow"]) == (405, "method_not_allowed", "POST")
 
 
-def test_other_machines_are_let_in_only_by_two_words_and_a_token(serves: Callable[..., Any]):
+def test_other_machines_are_let_in_only_by_two_words_and_a_token(serves: MakeDaemon):
     """Shows: A13."""
     daemon = serves("--host", "0.0.0.0", "--allow-remote")
     words = [*RETINUE, "serve", "--host", "0.0.0.0", "--port", "0"]

@@ -8,11 +8,11 @@ import signal
 import socket
 import stat
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
+from daemon_fixture import DaemonClient, DaemonProcess, MakeDaemon
 
 from retinue.surfaces.web.keys import Keys
 
@@ -53,7 +53,7 @@ def asked_as(uid: int, place: Path) -> bytes:
     return found
 
 
-def test_another_user_is_not_heard_by_the_socket(serves: Callable[..., Any], reached: Path):
+def test_another_user_is_not_heard_by_the_socket(serves: MakeDaemon, reached: Path):
     """Neither as its mode stands, nor when somebody has opened the mode: the kernel says who is at the other end. As an
     ordinary user a test cannot become another one; the mode is looked at then, and the own user is heard.
 
@@ -77,7 +77,7 @@ def test_another_user_is_not_heard_by_the_socket(serves: Callable[..., Any], rea
         daemon.stop()
 
 
-def test_all_that_the_daemon_keeps_is_for_its_owner_only(daemon: Any, door: Any):
+def test_all_that_the_daemon_keeps_is_for_its_owner_only(daemon: DaemonProcess, door: DaemonClient):
     """Shows: A16."""
     daemon.command("tokens", "add", "modes", "--rights", "read")
     made = door.owner("POST", "/api/sessions", "Content-Type: application/json", body=b'{"agent": "general"}')
@@ -90,7 +90,7 @@ def test_all_that_the_daemon_keeps_is_for_its_owner_only(daemon: Any, door: Any)
     assert {"token", "tokens.json", "daemon.sock", "ledger.db", "session.md"} <= names
 
 
-def test_a_key_that_others_may_read_is_named_by_the_doctor(serves: Callable[..., Any]):
+def test_a_key_that_others_may_read_is_named_by_the_doctor(serves: MakeDaemon):
     daemon = serves()
     daemon.start()
     daemon.stop()
@@ -106,7 +106,7 @@ def test_a_key_that_others_may_read_is_named_by_the_doctor(serves: Callable[...,
     daemon.stop()
 
 
-def test_a_token_that_is_replaced_or_removed_opens_nothing_from_then_on(serves: Callable[..., Any]):
+def test_a_token_that_is_replaced_or_removed_opens_nothing_from_then_on(serves: MakeDaemon):
     daemon = serves()
     daemon.start()
     try:
@@ -130,7 +130,7 @@ def test_a_token_that_is_replaced_or_removed_opens_nothing_from_then_on(serves: 
         daemon.stop()
 
 
-def test_no_key_is_ever_written_down(serves: Callable[..., Any]):
+def test_no_key_is_ever_written_down(serves: MakeDaemon):
     """Not in the log of a daemon in the background, not in what it says, not for wrong requests either.
 
     Shows: A07.
@@ -174,7 +174,7 @@ def test_no_key_is_ever_written_down(serves: Callable[..., Any]):
     assert [(path, key) for path, data in said.items() for key in keys if key.encode() in data] == []
 
 
-def test_what_it_tells_a_person_who_started_it_is_the_link_and_no_token(serves: Callable[..., Any]):
+def test_what_it_tells_a_person_who_started_it_is_the_link_and_no_token(serves: MakeDaemon):
     """Shows: A07."""
     daemon = serves()
     daemon.start()
@@ -188,7 +188,7 @@ def test_what_it_tells_a_person_who_started_it_is_the_link_and_no_token(serves: 
     assert len(told.splitlines()) == 2, told
 
 
-def test_a_second_daemon_takes_nobodys_socket(daemon: Any):
+def test_a_second_daemon_takes_nobodys_socket(daemon: DaemonProcess):
     """Whoever finds the home taken leaves, and what is there goes on."""
     second = daemon.command("serve", "--port", "0")
     assert second["error"]["code"] == "refused"

@@ -5,9 +5,9 @@ import gzip
 import hashlib
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
+from daemon_fixture import DaemonClient, DaemonProcess, OpenServer
 
 from retinue.domain.right import PERSON, Right
 
@@ -39,13 +39,13 @@ def static(tmp_path: Path) -> Path:
     return folder
 
 
-def entered(door: Any, link: str) -> str:
+def entered(door: DaemonClient, link: str) -> str:
     answer = door.asks("GET", link.removeprefix(door.url))
     assert (answer.status, answer.headers["location"]) == (303, "/")
     return "Cookie: " + answer.headers["set-cookie"].partition(";")[0]
 
 
-def test_a_link_opens_the_page_once_and_leaves_a_cookie_that_only_the_browser_sees(door: Any):
+def test_a_link_opens_the_page_once_and_leaves_a_cookie_that_only_the_browser_sees(door: DaemonClient):
     """Shows: A07."""
     link = door.owner("POST", "/api/links").json["url"]
     assert re.fullmatch(re.escape(door.url) + r"/enter/[A-Za-z0-9_-]{43}", link)
@@ -65,7 +65,7 @@ def test_a_link_opens_the_page_once_and_leaves_a_cookie_that_only_the_browser_se
     assert (known.status, "set-cookie" in known.headers) == (303, False), "who is known already just goes on"
 
 
-def test_the_link_that_it_printed_is_such_a_link(daemon: Any, door: Any):
+def test_the_link_that_it_printed_is_such_a_link(daemon: DaemonProcess, door: DaemonClient):
     cookie = entered(door, daemon.link)
     assert door.asks("GET", "/api/health", cookie).status == 200
     other = daemon.command("serve", "--link")["url"]
@@ -73,7 +73,7 @@ def test_the_link_that_it_printed_is_such_a_link(daemon: Any, door: Any):
     assert entered(door, other) != cookie
 
 
-def test_a_cookie_reads_runs_and_approves_and_is_no_admin(door: Any):
+def test_a_cookie_reads_runs_and_approves_and_is_no_admin(door: DaemonClient):
     """Shows: A18."""
     assert {Right.READ, Right.RUN, Right.APPROVE} == PERSON
     cookie = entered(door, door.owner("POST", "/api/links").json["url"])
@@ -85,7 +85,7 @@ def test_a_cookie_reads_runs_and_approves_and_is_no_admin(door: Any):
         assert (answer.status, answer.json["error"]["details"]) == (403, {"right": "admin"})
 
 
-def test_one_browsers_visit_is_ended_and_no_others(daemon: Any, door: Any):
+def test_one_browsers_visit_is_ended_and_no_others(daemon: DaemonProcess, door: DaemonClient):
     before = {row["name"] for row in daemon.command("tokens", "list")}
     one, two = (entered(door, door.owner("POST", "/api/links").json["url"]) for _ in range(2))
     rows = [row for row in daemon.command("tokens", "list") if row["name"] not in before]
@@ -104,7 +104,7 @@ def test_one_browsers_visit_is_ended_and_no_others(daemon: Any, door: Any):
     assert daemon.command("tokens", "add", name, "--rights", "read")["error"]["code"] == "usage"
 
 
-def test_a_cookie_that_was_changed_is_none(door: Any):
+def test_a_cookie_that_was_changed_is_none(door: DaemonClient):
     """Shows: A08."""
     cookie = entered(door, door.owner("POST", "/api/links").json["url"])
     name, _, value = cookie.removeprefix("Cookie: ").partition("=")
@@ -127,7 +127,7 @@ def test_a_cookie_that_was_changed_is_none(door: Any):
     assert door.asks("GET", "/api/health", f"Cookie: other-{name}={value}").status == 401
 
 
-def test_somebody_without_a_key_is_told_how_to_get_one(door: Any):
+def test_somebody_without_a_key_is_told_how_to_get_one(door: DaemonClient):
     front = door.asks("GET", "/")
     assert (front.status, front.headers["content-type"]) == (401, "text/html; charset=utf-8")
     assert b"retinue serve --link" in front.body
@@ -141,7 +141,7 @@ def test_somebody_without_a_key_is_told_how_to_get_one(door: Any):
         assert b"style=" not in page.body
 
 
-async def test_files_are_served_with_their_types_and_sent_once(built: Any, static: Path):
+async def test_files_are_served_with_their_types_and_sent_once(built: OpenServer, static: Path):
     async with built(static=static) as door:
         for name, kind in TYPES.items():
             path = "/" if name == "index.html" else f"/{name}"
@@ -160,7 +160,9 @@ async def test_files_are_served_with_their_types_and_sent_once(built: Any, stati
         assert (await asyncio.to_thread(door.owner, "GET", "/app.css")).body == b"p {}"
 
 
-async def test_a_file_that_was_packed_beforehand_is_sent_packed_to_who_takes_it(built: Any, static: Path):
+async def test_a_file_that_was_packed_beforehand_is_sent_packed_to_who_takes_it(
+    built: OpenServer, static: Path
+):
     async with built(static=static) as door:
         packed = await asyncio.to_thread(door.owner, "GET", "/app.js", "Accept-Encoding: br, gzip;q=0.5")
         assert (packed.headers["content-encoding"], packed.headers["vary"]) == ("gzip", "accept-encoding")
@@ -180,21 +182,21 @@ async def test_a_file_that_was_packed_beforehand_is_sent_packed_to_who_takes_it(
         "folder.txt", "strange.py", "index.html%20", "//app.js", "%2fetc%2fpasswd", "/etc/passwd", "C:%5cx", "keys.py",
     ],
 )  # fmt: skip
-async def test_nothing_but_the_pages_own_files_is_served(built: Any, static: Path, name: str):
+async def test_nothing_but_the_pages_own_files_is_served(built: OpenServer, static: Path, name: str):
     """Shows: A09."""
     async with built(static=static) as door:
         answer = await asyncio.to_thread(door.owner, "GET", f"/{name}")
         assert (answer.status, answer.code) == (404, "not_found")
 
 
-async def test_a_page_that_was_not_built_says_how_to_build_it(built: Any, tmp_path: Path):
+async def test_a_page_that_was_not_built_says_how_to_build_it(built: OpenServer, tmp_path: Path):
     async with built(static=tmp_path / "nothing") as door:
         answer = await asyncio.to_thread(door.owner, "GET", "/")
         assert (answer.status, b"scripts/page" in answer.body) == (503, True)
         assert (await asyncio.to_thread(door.owner, "GET", "/app.js")).status == 404
 
 
-def test_the_page_that_is_built_asks_for_nothing_that_its_policy_forbids(door: Any):
+def test_the_page_that_is_built_asks_for_nothing_that_its_policy_forbids(door: DaemonClient):
     """No script and no style stands in the page itself, and nothing comes from elsewhere."""
     page = door.owner("GET", "/")
     assert page.status == 200
