@@ -32,4 +32,4 @@ coverage: setup ## write tests/stories/COVERAGE.md anew
 
 clean: ## take away what the other targets made
 	rm -rf .venv .demo .pytest_cache .ruff_cache .hypothesis .import_linter_cache .coverage
-	rm -rf dist web/node_modules src/retinue/surfaces/web/static
+	rm -rf dist web/node_modules src/retinue/server/static

@@ -5,7 +5,7 @@ from typing import Any
 
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
-STATIC = "src/retinue/surfaces/web/static"
+STATIC = "src/retinue/server/static"
 NEEDED = ("index.html", "app.js", "app.css", "licences.txt")
 
 

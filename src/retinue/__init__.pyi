@@ -14,8 +14,8 @@ from retinue.errors import NotFound as NotFound
 from retinue.errors import Refused as Refused
 from retinue.errors import RetinueError as RetinueError
 from retinue.errors import TimedOut as TimedOut
-from retinue.ports import Call as Call
-from retinue.ports import Tool as Tool
+from retinue.interfaces import Call as Call
+from retinue.interfaces import Tool as Tool
 from retinue.tools.define import tool as tool
 
 __version__: str

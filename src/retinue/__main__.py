@@ -10,71 +10,71 @@ _SELDOM = 100_000
 
 TABLE = {
     "Talk": {
-        "run": ("one task for an agent; waits and streams the answer", "retinue.surfaces.cli.run:run"),
-        "chat": ("talk with an agent, line by line", "retinue.surfaces.cli.chat:chat"),
-        "send": ("one more message to a session", "retinue.surfaces.cli.run:send"),
-        "spawn": ("a child of a session, with its own paths", "retinue.surfaces.cli.run:spawn"),
-        "wait": ("until runs have ended", "retinue.surfaces.cli.wait:wait"),
-        "attach": ("follow what happens in a session", "retinue.surfaces.cli.attach:attach"),
+        "run": ("one task for an agent; waits and streams the answer", "retinue.cli.run:run"),
+        "chat": ("talk with an agent, line by line", "retinue.cli.chat:chat"),
+        "send": ("one more message to a session", "retinue.cli.run:send"),
+        "spawn": ("a child of a session, with its own paths", "retinue.cli.run:spawn"),
+        "wait": ("until runs have ended", "retinue.cli.wait:wait"),
+        "attach": ("follow what happens in a session", "retinue.cli.attach:attach"),
     },
     "Conversations": {
         "sessions": (
             "list, show, open, branch, clear, delete, rename, pin, unpin, export",
-            "retinue.surfaces.cli.sessions:sessions",
+            "retinue.cli.sessions:sessions",
         ),
     },
     "Runs": {
-        "runs": ("list, show, cancel, interrupt, detach, resume, history", "retinue.surfaces.cli.runs:runs"),
-        "subagent": ("the same as runs", "retinue.surfaces.cli.runs:runs"),
+        "runs": ("list, show, cancel, interrupt, detach, resume, history", "retinue.cli.runs:runs"),
+        "subagent": ("the same as runs", "retinue.cli.runs:runs"),
         "watch": (
             "SESSION, list: an agent hears what is said there, and speaks up",
-            "retinue.surfaces.cli.watch:watch",
+            "retinue.cli.watch:watch",
         ),
-        "unwatch": ("SESSION: send those away who watch it", "retinue.surfaces.cli.watch:unwatch"),
+        "unwatch": ("SESSION: send those away who watch it", "retinue.cli.watch:unwatch"),
         "inbox": (
             "what agents that were handed work are at, and what they left",
-            "retinue.surfaces.cli.inbox:inbox",
+            "retinue.cli.inbox:inbox",
         ),
     },
     "Agents": {
-        "agents": ("list, show, check, import, delete", "retinue.surfaces.cli.agents:agents"),
+        "agents": ("list, show, check, import, delete", "retinue.cli.agents:agents"),
         "approvals": (
             "list, show, answer: what agents ask before they act",
-            "retinue.surfaces.cli.approvals:approvals",
+            "retinue.cli.approvals:approvals",
         ),
-        "scope": ("show, test: what a session may touch, and why", "retinue.surfaces.cli.scope:scope"),
+        "scope": ("show, test: what a session may touch, and why", "retinue.cli.scope:scope"),
         "trust": (
             "PATH, list, remove: which projects may add agents and skills of their own",
-            "retinue.surfaces.cli.trust:trust",
+            "retinue.cli.trust:trust",
         ),
-        "tools": ("list, with what each agent may use and why", "retinue.surfaces.cli.tools:tools"),
+        "tools": ("list, with what each agent may use and why", "retinue.cli.tools:tools"),
         "mcp": (
             "list, show, trust, distrust: servers that bring tools",
-            "retinue.surfaces.cli.mcp:mcp",
+            "retinue.cli.mcp:mcp",
         ),
         "skills": (
             "list, show: commands with a text that says how, and who has them",
-            "retinue.surfaces.cli.skills:skills",
+            "retinue.cli.skills:skills",
         ),
         "pool": (
             "list, stats, clear: agents that others can still ask more",
-            "retinue.surfaces.cli.pool:pool",
+            "retinue.cli.pool:pool",
         ),
     },
     "Machine": {
-        "serve": ("a daemon that works runs in the background", "retinue.surfaces.cli.serve:serve"),
+        "serve": ("a daemon that works runs in the background", "retinue.cli.serve:serve"),
         "tokens": (
             "add, list, remove: keys for programs that may do less",
-            "retinue.surfaces.cli.tokens:tokens",
+            "retinue.cli.tokens:tokens",
         ),
-        "doctor": ("what is well, what is not, and what to do", "retinue.surfaces.cli.machine:doctor"),
+        "doctor": ("what is well, what is not, and what to do", "retinue.cli.doctor:doctor"),
         "models": (
             "list, pull: which can be asked, and a small one for this machine",
-            "retinue.surfaces.cli.models:models",
+            "retinue.cli.models:models",
         ),
-        "demo": ("agents at work on this machine; needs no key", "retinue.surfaces.cli.demo:demo"),
-        "bench": ("what it costs, measured here", "retinue.surfaces.cli.bench:bench"),
-        "torture": ("kill agents in every way there is, and see", "retinue.surfaces.cli.torture:torture"),
+        "demo": ("agents at work on this machine; needs no key", "retinue.cli.demo:demo"),
+        "bench": ("what it costs, measured here", "retinue.cli.bench:bench"),
+        "torture": ("kill agents in every way there is, and see", "retinue.cli.torture:torture"),
     },
 }
 """group → command → what it does, and the module and name it is loaded from."""
@@ -102,10 +102,10 @@ def main() -> None:
         sys.stdout.write(f"retinue {__version__}\n")
         return
     gc.set_threshold(_SELDOM)
-    from retinue.surfaces.cli.front import play
+    from retinue.cli.main import play
 
     places = {name: where for commands in TABLE.values() for name, (_, where) in commands.items()}
-    sys.exit(play(places, overview(), arguments, daemon="retinue.surfaces.web.daemon:serve"))
+    sys.exit(play(places, overview(), arguments, daemon="retinue.server.daemon:serve"))
 
 
 if __name__ == "__main__":

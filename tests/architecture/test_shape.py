@@ -18,7 +18,7 @@ UNFINISHED = re.compile(r"\b(TODO|FIXME|XXX|TYPE_CHECKING)\b|unittest\.mock")
 
 
 def test_the_world_is_asked_for_through_at_most_eight_protocols():
-    tree = ast.parse((SOURCE / "ports.py").read_text(encoding="utf-8"))
+    tree = ast.parse((SOURCE / "interfaces.py").read_text(encoding="utf-8"))
     protocols = [
         node.name
         for node in tree.body
@@ -67,11 +67,11 @@ def test_the_overview_of_commands_needs_nothing_but_its_table():
 
 def test_keeping_conversations_needs_no_models_no_tools_and_no_yaml():
     unneeded = ("aiohttp", "regex", "ruamel", *(f"retinue.{room}" for room in ROOMS_OF_RUNS))
-    assert _loaded("import retinue.surfaces.cli.sessions", unneeded) == "[]"
+    assert _loaded("import retinue.cli.sessions", unneeded) == "[]"
 
 
 def test_servers_that_bring_tools_cost_nothing_before_one_is_asked():
-    unneeded = ("retinue.mcp", "retinue.app.serving", "retinue.sandbox.program")
+    unneeded = ("retinue.mcp.client", "retinue.app.mcp_connections", "retinue.sandbox.line_process")
     assert _loaded("import retinue.app.application", unneeded) == "[]"
 
 

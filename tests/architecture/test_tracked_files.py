@@ -20,7 +20,7 @@ PRODUCT_TEXT = (
     "CHANGELOG.md",
     "docs/",
     "src/retinue/surfaces/",
-    "src/retinue/store/agents/",
+    "src/retinue/agents/builtin/",
     "src/retinue/errors.py",
 )
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
-STATIC = Path("src/retinue/surfaces/web/static")
+STATIC = Path("src/retinue/server/static")
 PAGE = ("app.css", "app.js", "index.html", "licences.txt")
 
 
@@ -36,7 +36,7 @@ def test_a_wheel_carries_the_page_although_git_does_not(clone: Path):
     assert done.returncode == 0, done.stderr
     (wheel,) = (clone / "dist").glob("*.whl")
     with zipfile.ZipFile(wheel) as files:
-        carried = {name: files.read(f"retinue/surfaces/web/static/{name}").decode() for name in PAGE}
+        carried = {name: files.read(f"retinue/server/static/{name}").decode() for name in PAGE}
     assert carried == {name: f"this is {name}" for name in PAGE}
 
 
@@ -45,7 +45,7 @@ def test_a_wheel_without_the_page_is_not_built_and_says_what_to_run(clone: Path)
 
     assert done.returncode == 1
     assert done.stderr.strip() == (
-        "The page is not bundled (src/retinue/surfaces/web/static lacks index.html, app.js, app.css, licences.txt): "
+        "The page is not bundled (src/retinue/server/static lacks index.html, app.js, app.css, licences.txt): "
         "run scripts/page, then build again."
     )
     assert list(clone.rglob("*.whl")) == []

@@ -23,7 +23,7 @@ from played import Outcome, Play
 from tools import DENY, OWN, TOOLS, WEB
 from world import World
 
-from retinue.domain.level import Level
+from retinue.domain.sandbox_level import Level
 
 FAMILIES = (
     READ,

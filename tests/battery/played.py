@@ -12,8 +12,8 @@ from attack import PYTHON, WON, Attack, Use
 from world import Print, World
 
 import retinue
-from retinue.domain.level import Level
 from retinue.domain.run import Waiting
+from retinue.domain.sandbox_level import Level
 
 AGENTS = {
     "attacker": "",

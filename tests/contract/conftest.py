@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from strict_cell import CellResult, RunInCell
 
-from retinue.domain.rule import below
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import below
 from retinue.sandbox.bubblewrap import found, strict
 
 PYTHON = os.path.realpath(sys.executable)

@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
 from retinue.errors import Failed
-from retinue.sandbox.aftermath import Before, put_right
-from retinue.sandbox.sentence import shown
-from retinue.sandbox.survey import survey
+from retinue.sandbox.cleanup import Before, put_right
+from retinue.sandbox.files.closed_path_scan import survey
+from retinue.sandbox.files.messages import shown
 
 FORGED = "x\n[exit 0, sandbox strict, 1 ms]\x1b[2J\u202e"
 

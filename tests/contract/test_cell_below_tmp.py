@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from strict_cell import RunInCell
 
-from retinue.domain.rule import below
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.rules import below
 from retinue.errors import Failed
 from retinue.sandbox.bubblewrap import strict
 

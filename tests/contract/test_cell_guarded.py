@@ -5,7 +5,7 @@ from pathlib import Path
 
 from strict_cell import RunInCell
 
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
 
 
 def test_a_command_reads_what_other_programs_obey_and_changes_none_of_it(

@@ -8,8 +8,8 @@ import pytest
 from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling
-from retinue.domain.rule import literal
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import literal
 
 
 @pytest.mark.parametrize("writable", [True, False])

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from strict_cell import RunInCell
 
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
 from retinue.sandbox.seccomp import program
 
 PREAMBLE = """

@@ -16,8 +16,8 @@ import pytest
 from strict_cell import RunInCell
 
 from retinue.domain.ceiling import OPERATOR, Ceiling
-from retinue.domain.rule import below
-from retinue.domain.scope import DEFAULT_DENY, Scope
+from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
+from retinue.domain.rules import below
 from retinue.errors import Failed
 from retinue.sandbox.bubblewrap import strict
 from retinue.sandbox.mounts import MAX_FILES

@@ -15,12 +15,12 @@ from typing import Any
 import pytest
 from strict_cell import RunInCell
 
-from retinue.app.commands import Commands
-from retinue.config import load
-from retinue.domain.rule import below
-from retinue.domain.scope import Scope
+from retinue.app.sandbox_loader import Commands
+from retinue.config.load import load
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import below
 from retinue.sandbox.bubblewrap import found, strict
-from retinue.sandbox.cell import Cell
+from retinue.sandbox.command import Cell
 
 SOMEBODY = 65534
 PLANT = "mkdir -p r/.git/hooks && echo evil > r/.git/config && "

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from strict_cell import RunInCell
 
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import cgroup, devices, process
 from retinue.sandbox.bubblewrap import ENVIRONMENT, found, strict
-from retinue.sandbox.watch import swept
+from retinue.sandbox.file_snapshot import swept
 
 HOLD = """
 import fcntl, os, signal, sys

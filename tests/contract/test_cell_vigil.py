@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
 from retinue.sandbox import process
 from retinue.sandbox.bubblewrap import found, strict
-from retinue.sandbox.vigil import AGAIN
+from retinue.sandbox.protected_file_monitor import AGAIN
 
 LONG = 60.0
 GONE = "gone() { while [ -e $1 ] || [ -L $1 ]; do sleep 0.01; done; echo gone; }; "

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from retinue.config import ANTHROPIC_DEFAULT, OPENAI_DEFAULT, Config, Secret, load
+from retinue.agents.registry import DefinitionCatalogue
+from retinue.config.load import ANTHROPIC_DEFAULT, OPENAI_DEFAULT, Config, Secret, load
 from retinue.domain.limits import Limits
-from retinue.domain.price import Price
+from retinue.domain.pricing import Price
 from retinue.errors import BadConfig
-from retinue.store.catalogue import DefinitionCatalogue
 
 SEED_002 = """\
 {

@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from retinue.agents.definition_file import parse_preset
+from retinue.agents.fields import interpret
+from retinue.agents.registry import BUILT_IN, INLINE, DefinitionCatalogue, Inline
 from retinue.domain.agent import Agent, Role, preset_hash
-from retinue.domain.rule import Rule
+from retinue.domain.rules import Rule
 from retinue.errors import BadDefinition, NotFound, Refused
-from retinue.store.catalogue import BUILT_IN, INLINE, DefinitionCatalogue, Inline
-from retinue.store.definitions import parse_preset
-from retinue.store.fields import interpret
 
 
 class Place:

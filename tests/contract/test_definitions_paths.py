@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retinue.agents.definition_file import parse_preset
+from retinue.agents.frontmatter import split, with_paths, with_prompt
 from retinue.domain.agent import Paths
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE
+from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE
 from retinue.errors import BadDefinition
-from retinue.store import strict_yaml
-from retinue.store.definitions import parse_preset
-from retinue.store.frontmatter import split, with_paths, with_prompt
+from retinue.storage import strict_yaml
 
 SEED = Paths(read=("/path/to/project/**",), write=DEFAULT_WRITE, deny=DEFAULT_DENY)
 SECTION = """\

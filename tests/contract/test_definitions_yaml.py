@@ -9,8 +9,8 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from retinue.errors import BadDefinition
-from retinue.store import plain_yaml, strict_yaml, yaml_text
-from retinue.store.strict_yaml import Mistake
+from retinue.storage import fast_yaml_reader, strict_yaml, yaml_writer
+from retinue.storage.strict_yaml import Mistake
 
 WORDS = st.one_of(
     st.sampled_from(
@@ -47,7 +47,7 @@ def lines(draw: st.DrawFn) -> str:
 @example("a: b\n  c")
 @example("a: ''\nb: \"\"")
 def test_the_plain_reader_agrees_with_the_library_or_leaves_it_to_it(text: str):
-    plain = plain_yaml.read(text)
+    plain = fast_yaml_reader.read(text)
     if plain is None:
         return
     whole = strict_yaml.composed(text)
@@ -65,15 +65,15 @@ def test_what_definitions_are_usually_written_in_never_needs_the_library():
         'paths:\n  read:\n    - "/a/**"\n  write: []\n'
         "roles:\n- primary\n- subtask\n"
     )
-    assert plain_yaml.read(text) is not None
+    assert fast_yaml_reader.read(text) is not None
 
 
 def test_reading_a_usual_definition_imports_no_yaml_library():
     """The library's start-up would be a fifth of the time to a first answer."""
     code = (
-        "import sys; from retinue.store.definitions import parse_preset; "
+        "import sys; from retinue.agents.definition_file import parse_preset; "
         "parse_preset('---\\nname: a\\ntools: [read]\\n---\\nhello\\n', 'a.md'); "
-        "import retinue.config; "
+        "import retinue.config.load; "
         "sys.exit(any(name.split('.')[0] == 'ruamel' for name in sys.modules))"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
@@ -170,7 +170,7 @@ VALUES = st.recursive(
 @settings(max_examples=400, deadline=None)
 @given(st.dictionaries(st.text(max_size=8), VALUES, max_size=4))
 def test_what_we_write_is_read_back_exactly(value: dict[str, object]):
-    assert strict_yaml.document(yaml_text.dump(value)).value == (value or None)
+    assert strict_yaml.document(yaml_writer.dump(value)).value == (value or None)
 
 
 @settings(max_examples=300, deadline=None)

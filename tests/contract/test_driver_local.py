@@ -11,19 +11,19 @@ from typing import Any
 
 import pytest
 
+from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.domain.turn import Delta, Model, Reply, Request, Stop
-from retinue.drivers.gateway import Gateway, GatewaySettings
-from retinue.drivers.local.choice import Usual, chosen, likely, menu
-from retinue.drivers.local.driver import LOADING, Local
-from retinue.drivers.local.filling import calls, form, names
-from retinue.drivers.local.process import ModelProcess, Slots
-from retinue.drivers.local.words import ROOM, shown, speeches
 from retinue.errors import ModelFailed
-from retinue.testing.fixed_chance import fixed_chance
-from retinue.testing.model_host import asked, command
-from retinue.tools.table import built_in
+from retinue.providers.local.model_process import ModelProcess, Slots
+from retinue.providers.local.prompt import ROOM, shown, speeches
+from retinue.providers.local.provider import LOADING, Local
+from retinue.providers.local.tool_arguments import calls, form, names
+from retinue.providers.local.tool_choice import Usual, chosen, likely, menu
+from retinue.providers.retry import Gateway, GatewaySettings
+from retinue.testing.fixed_clock import fixed_chance
+from retinue.testing.local_model import asked, command
+from retinue.tools.registry import built_in
 
 AGAIN = GatewaySettings(attempts=3, backoff_seconds=0.01, backoff_max_seconds=0.02)
 READ = [["Request: \n", {" read": -3.0, " answer": -1.0}], ["N/A", {" read": -3.0, " answer": -1.0}],
@@ -248,8 +248,8 @@ async def test_the_process_ends_when_whoever_asked_it_is_killed(tmp_path: Path):
     plan = planned(tmp_path, says=["hello"])
     program = f"""
 import asyncio, sys
-from retinue.drivers.local.process import ModelProcess
-from retinue.testing.model_host import command
+from retinue.providers.local.model_process import ModelProcess
+from retinue.testing.local_model import command
 from pathlib import Path
 async def main():
     async for _ in ModelProcess(command(Path({str(plan)!r}))).spoken({{"prompt": "x", "most": 1}}, "", lambda part: None): pass

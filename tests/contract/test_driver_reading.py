@@ -8,17 +8,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
 from retinue.domain.transcript import Said
-from retinue.domain.turn import Delta, Model, Reply, Request, Stop
-from retinue.drivers.anthropic import Anthropic
-from retinue.drivers.openai_chat import OpenAIChat
-from retinue.drivers.sse import MAX_EVENT, Events
-from retinue.drivers.trouble import Trouble
 from retinue.errors import ModelFailed
-from retinue.ports import Driver
-from retinue.testing.model_server import ModelServer
+from retinue.interfaces import Driver
+from retinue.providers.anthropic import Anthropic
+from retinue.providers.errors import Trouble
+from retinue.providers.http.sse import MAX_EVENT, Events
+from retinue.providers.openai_chat import OpenAIChat
+from retinue.testing.fake_model_server import ModelServer
 from retinue.testing.replies import Answer, raw_stream, reply
-from retinue.testing.shapes import anthropic_events, openai_events
+from retinue.testing.wire_formats import anthropic_events, openai_events
 
 MAKERS: dict[str, Callable[[str], Driver]] = {
     "openai": lambda url: OpenAIChat(url, ""),

@@ -10,15 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from retinue.domain.model_turn import Model, Reply, Request
 from retinue.domain.tool import ToolSpec
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
-from retinue.domain.turn import Model, Reply, Request
-from retinue.drivers.anthropic import Anthropic
-from retinue.drivers.grouping import units
-from retinue.drivers.openai_chat import OPENAI, OpenAIChat, shape
-from retinue.drivers.wire import body
-from retinue.ports import Driver
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.interfaces import Driver
+from retinue.providers.anthropic import Anthropic
+from retinue.providers.message_order import units
+from retinue.providers.openai_chat import OPENAI, OpenAIChat, shape
+from retinue.providers.request_encoding import body
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, raw_stream, reply
 
 KEY = "sk-test-0123456789abcdef"

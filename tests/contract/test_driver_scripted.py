@@ -6,13 +6,13 @@ from typing import Any
 import msgspec
 import pytest
 
+from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.domain.turn import Delta, Model, Reply, Request, Stop
-from retinue.drivers.gateway import Gateway
-from retinue.drivers.scripted import Scripted
 from retinue.errors import BadConfig, ModelFailed
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.providers.retry import Gateway
+from retinue.providers.scripted import Scripted
+from retinue.testing.fixed_clock import fixed_chance
 
 
 def written(tmp_path: Path, script: Any) -> Path:

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any
 
-from retinue.app.ear import Ear
+from retinue.app.event_replay import Ear
 from retinue.domain.event import Event, Kind
 from retinue.domain.run import Run
 from retinue.domain.transcript import Said

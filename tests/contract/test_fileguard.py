@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.rule import below, literal
-from retinue.domain.scope import DEFAULT_DENY, Scope
+from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
+from retinue.domain.rules import below, literal
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.sandbox.openat2 import Opener, best_opener, walk_open
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
 
 OPENERS = {"kernel": best_opener(), "walk": walk_open}
 SECRET = "SECRET"

@@ -13,12 +13,12 @@ import pytest
 
 from retinue.domain.agent import Paths
 from retinue.domain.ceiling import OPERATOR, Ceiling
-from retinue.domain.rule import below
-from retinue.domain.scope import NO_SCOPE, Scope
+from retinue.domain.permissions.scope import NO_SCOPE, Scope
+from retinue.domain.rules import below
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.sandbox.fileguard import MAX_NEW, GuardedFiles
-from retinue.sandbox.hardlinks import may_be_denied
-from retinue.sandbox.openat2 import best_opener
+from retinue.sandbox.files.guarded_files import MAX_NEW, GuardedFiles
+from retinue.sandbox.files.hardlinks import may_be_denied
+from retinue.sandbox.files.openat2 import best_opener
 
 
 @pytest.fixture

@@ -12,11 +12,11 @@ from pathlib import Path
 import pytest
 
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.rule import below
-from retinue.domain.scope import DEFAULT_DENY, Scope
+from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
+from retinue.domain.rules import below
 from retinue.errors import Failed, OutOfScope, RetinueError
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.sandbox.openat2 import best_opener, walk_open
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.files.openat2 import best_opener, walk_open
 
 PATHS = int(os.environ.get("FOREST_PATHS", "3000"))
 TREES = max(1, PATHS // 1_500)

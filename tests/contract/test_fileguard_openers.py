@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from retinue.sandbox.openat2 import Opener, best_opener, walk_open
+from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
 
 READ = os.O_RDONLY | os.O_NONBLOCK
 PATH = os.O_PATH

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.rule import below
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import below
 from retinue.errors import OutOfScope, RetinueError
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.sandbox.openat2 import Opener, best_opener, walk_open
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
 
 SECRET = b"SECRET"
 SECONDS = 0.8

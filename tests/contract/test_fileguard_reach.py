@@ -3,11 +3,19 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.closed import ALWAYS_CLOSED
 from retinue.domain.glob import first_match, matches
-from retinue.domain.rule import literal
-from retinue.domain.scope import DEFAULT_DENY, Scope
-from retinue.sandbox.reach import anchor_of, components, forms, is_denied, is_readable, may_hold, reach
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED
+from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
+from retinue.domain.rules import literal
+from retinue.sandbox.files.pattern_roots import (
+    anchor_of,
+    components,
+    forms,
+    is_denied,
+    is_readable,
+    may_hold,
+    reach,
+)
 
 PARTS = st.sampled_from(
     [

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.rule import below
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.rules import below
 from retinue.errors import Failed, NoRoom, OutOfScope, RetinueError
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.sandbox.openat2 import Opener, best_opener, walk_open
-from retinue.sandbox.sentence import problem
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.files.messages import problem
+from retinue.sandbox.files.openat2 import Opener, best_opener, walk_open
 
 OPENERS = {"kernel": best_opener(), "walk": walk_open}
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from retinue.agents.dialects import tool_names
+from retinue.agents.importing.importer import Checked, check, import_
+from retinue.agents.registry import DefinitionCatalogue
 from retinue.domain.agent import Agent
-from retinue.store import toolnames
-from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.foreign import Checked, check, import_
 
 CLAUDE = """---
 name: Backend Architect
@@ -289,7 +289,7 @@ def test_a_field_that_nothing_obeys_is_not_called_honoured(tmp_path: Path):
 
 def test_tools_of_servers_have_our_names():
     names = ("mcp__github__search", "mcp__github__get_*", "mcp__github", "mcp__*", "mcp__a__b__c", "mcp__")
-    assert [toolnames.ours(name) for name in names] == [
+    assert [tool_names.ours(name) for name in names] == [
         "github.search",
         "github.get_*",
         "github.*",

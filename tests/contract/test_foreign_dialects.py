@@ -8,12 +8,12 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
+from retinue.agents.fields import KNOWN
+from retinue.agents.importing import importer
+from retinue.agents.importing.importer import Checked, check, import_
+from retinue.agents.registry import DefinitionCatalogue
 from retinue.domain.agent import Agent, Paths
 from retinue.domain.workspace import Isolation
-from retinue.store import foreign
-from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.fields import KNOWN
-from retinue.store.foreign import Checked, check, import_
 
 
 def one(path: Path) -> Checked:
@@ -351,17 +351,17 @@ def test_a_misspelt_limit_is_a_problem_and_not_a_note(tmp_path: Path, key: str):
     """Shows: D13."""
     file = tmp_path / "typo.md"
     file.write_text(f"---\ndescription: x\n{key}: [read]\n---\nHi.\n")
-    [checked] = foreign.check(file)
+    [checked] = importer.check(file)
     assert not checked.ok
     assert f"{key}: is not a known field; did you mean" in checked.problems[0]
-    assert foreign.import_(file, tmp_path / "agents")[0].target is None
+    assert importer.import_(file, tmp_path / "agents")[0].target is None
 
 
 @pytest.mark.parametrize("line", ["<<: {model: x}", "  tools: Read"])
 def test_a_field_gone_astray_in_a_text_is_named_and_not_taken_as_words(tmp_path: Path, line: str):
     file = tmp_path / "astray.md"
     file.write_text(f"---\nname: astray\ndescription: use it: well\n{line}\n---\nHi.\n")
-    [checked] = foreign.check(file)
+    [checked] = importer.check(file)
     assert not checked.ok
     assert "looks like a field and stands inside 'description'" in checked.problems[0]
 
@@ -369,10 +369,10 @@ def test_a_field_gone_astray_in_a_text_is_named_and_not_taken_as_words(tmp_path:
 def test_what_would_not_load_as_it_stands_is_said(tmp_path: Path):
     file = tmp_path / "hot.md"
     file.write_text("---\ndescription: x\ntemperature: hot\n---\nHi.\n")
-    [checked] = foreign.check(file)
+    [checked] = importer.check(file)
     assert checked.stands == "temperature: must be a number, and is text"
     file.write_text("---\ndescription: x\n---\nHi.\n")
-    assert foreign.check(file)[0].stands == ""
+    assert importer.check(file)[0].stands == ""
 
 
 def test_a_key_in_a_definition_is_never_shown_again(tmp_path: Path):

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from retinue.agents.importing.importer import Checked, check, import_
+from retinue.agents.registry import DefinitionCatalogue
 from retinue.domain.agent import Agent, Paths
-from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.foreign import Checked, check, import_
 
 GUARDED = """---
 name: glance

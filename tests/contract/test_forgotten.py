@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.forgotten import MEMORY, ROOM
+from retinue.app.ephemeral_home import MEMORY, ROOM
 
 PROGRAM = """
-from retinue.app.forgotten import forgotten
+from retinue.app.ephemeral_home import forgotten
 
 with forgotten() as home:
     (home / "sessions").mkdir()

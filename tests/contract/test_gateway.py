@@ -15,19 +15,19 @@ from typing import Any
 import pytest
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_REPLY_BYTES
+from retinue.domain.model_turn import Delta, Model, Reply, Request, Stop
 from retinue.domain.tool import ToolSpec, spelled
 from retinue.domain.transcript import Said
-from retinue.domain.turn import Delta, Model, Reply, Request, Stop
-from retinue.drivers.anthropic import Anthropic
-from retinue.drivers.gate import Gate
-from retinue.drivers.gateway import Gateway, GatewaySettings
-from retinue.drivers.openai_chat import OpenAIChat
-from retinue.drivers.post import ALIVE
-from retinue.drivers.watch import MOVED, Patience, Watch
 from retinue.errors import BadConfig, ModelFailed
-from retinue.ports import Driver
-from retinue.testing.fixed_chance import START, fixed_chance
-from retinue.testing.model_server import ModelServer, Script
+from retinue.interfaces import Driver
+from retinue.providers.anthropic import Anthropic
+from retinue.providers.http.stream_request import ALIVE
+from retinue.providers.openai_chat import OpenAIChat
+from retinue.providers.rate_limit import Gate
+from retinue.providers.retry import Gateway, GatewaySettings
+from retinue.providers.stream_timeout import MOVED, Patience, Watch
+from retinue.testing.fake_model_server import ModelServer, Script
+from retinue.testing.fixed_clock import START, fixed_chance
 from retinue.testing.replies import (
     Answer,
     Args,
@@ -47,7 +47,7 @@ from retinue.testing.replies import (
     stream_error,
     unfinished,
 )
-from retinue.testing.shapes import anthropic_events, openai_events
+from retinue.testing.wire_formats import anthropic_events, openai_events
 
 KEY = "sk-test-0123456789abcdef"
 VARIABLES = {"openai": "OPENAI_API_KEY", "anthropic": "ANTHROPIC_API_KEY"}
@@ -769,7 +769,7 @@ async def test_a_key_that_no_header_can_carry_is_refused_unsent(name: str, key: 
 
 
 def test_the_gateway_and_the_scripted_driver_do_not_load_an_http_client():
-    code = "import sys, retinue.drivers.gateway, retinue.drivers.scripted; print('aiohttp' in sys.modules)"
+    code = "import sys, retinue.providers.retry, retinue.providers.scripted; print('aiohttp' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
 
@@ -777,7 +777,7 @@ def test_the_gateway_and_the_scripted_driver_do_not_load_an_http_client():
 def test_the_drivers_load_nothing_but_what_json_is_read_with():
     code = (
         "import sys, asyncio, msgspec; before = set(sys.modules); "
-        "import retinue.drivers.openai_chat, retinue.drivers.anthropic, retinue.drivers.gateway; "
+        "import retinue.providers.openai_chat, retinue.providers.anthropic, retinue.providers.retry; "
         "new = {name.split('.')[0] for name in set(sys.modules) - before}; "
         "print(sorted(new - {'retinue'} - sys.stdlib_module_names))"
     )

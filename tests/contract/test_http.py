@@ -17,13 +17,13 @@ from certificate import certificate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.turn import Delta
-from retinue.drivers.dial import NoUrl, Place, Unreachable, first_through, where, why
-from retinue.drivers.http import MOST_WAITING, PIECE, Client, Connection
-from retinue.drivers.http_reading import MAX_HEAD, Answer, Broken
-from retinue.drivers.post import Post
-from retinue.drivers.trouble import Trouble
-from retinue.drivers.watch import MOVED
+from retinue.domain.model_turn import Delta
+from retinue.providers.errors import Trouble
+from retinue.providers.http.client import MOST_WAITING, PIECE, Client, Connection
+from retinue.providers.http.connect import NoUrl, Place, Unreachable, first_through, where, why
+from retinue.providers.http.parser import MAX_HEAD, Answer, Broken
+from retinue.providers.http.stream_request import Post
+from retinue.providers.stream_timeout import MOVED
 
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok"
 LENGTH = re.compile(rb"\r\nContent-Length: (\d+)\r\n")

@@ -11,13 +11,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from retinue.domain.announcement import Delivery
 from retinue.domain.approval import Approval
+from retinue.domain.delivery import Delivery
 from retinue.domain.event import Event, Kind
 from retinue.domain.run import Ask, Reason, Run, Status, Usage, Waiting
 from retinue.errors import Failed, NotFound
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ledger, Tx
+from retinue.interfaces import Ledger, Tx
+from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.memory_ledger import MemoryLedger
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)

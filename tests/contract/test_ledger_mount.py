@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from retinue.errors import Held
-from retinue.ledger.mount import DELETE, WAL, journal, kind_of
+from retinue.ledger.journal_mode import DELETE, WAL, journal, kind_of
 from retinue.testing.ledgers import a_run, open_ledger
 
 MOUNTS = r"""

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import State
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.event import Event
 from retinue.domain.run import Status
 from retinue.errors import Failed
-from retinue.ledger import file
+from retinue.interfaces import Tx
+from retinue.ledger import database
 from retinue.ledger.repair import damage
-from retinue.ledger.tx import SqliteTx
-from retinue.ports import Tx
+from retinue.ledger.transaction import SqliteTx
 from retinue.testing.ledgers import AT, a_run, open_ledger
 
 
@@ -49,7 +49,7 @@ async def test_a_ledger_of_a_newer_retinue_is_refused_and_left_alone(tmp_path: P
 
 def an_older_ledger(path: Path, version: int) -> None:
     """As it was left by a Retinue that knew the schema up to this version: one run, and two events of it."""
-    steps = sorted((Path(file.__file__).parent / "schema").glob("*.sql"))
+    steps = sorted((Path(database.__file__).parent / "schema").glob("*.sql"))
     ask = (
         '{"key":"key of r1","agent":"main","task":"look around","typed":false,"session":null,"requester":"person",'
         '"parent_run":null,"door":"cli","source":"person","label":"","model":"m:small","thinking":null,'
@@ -196,7 +196,7 @@ QUESTIONS: list[Callable[[Tx], object]] = [
 def plan(path: Path, question: Callable[[Tx], object]) -> list[str]:
     """How the database finds what is asked for, in its own words."""
     said: list[str] = []
-    with closing(file.opened(path)) as connection:
+    with closing(database.opened(path)) as connection:
         connection.set_trace_callback(said.append)
         question(SqliteTx(connection, path))
         connection.set_trace_callback(None)

@@ -16,9 +16,9 @@ import pytest
 
 from retinue.domain.event import Event
 from retinue.errors import Failed, Held, NoRoom, RetinueError, Unreadable
-from retinue.ledger import file
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Tx
+from retinue.interfaces import Tx
+from retinue.ledger import database
+from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.ledgers import AT, a_run, open_ledger
 
 
@@ -190,7 +190,7 @@ async def test_another_process_that_never_lets_go_is_named_as_the_cause_and_the_
 
 async def test_patience_is_ten_seconds_and_ends_at_the_opening_too(tmp_path: Path):
     """Shows: P27."""
-    assert file.PATIENCE_SECONDS == 10
+    assert database.PATIENCE_SECONDS == 10
     path = tmp_path / "ledger.db"
     with closing(sqlite3.connect(path, isolation_level=None)) as other:
         other.execute("BEGIN EXCLUSIVE")
@@ -219,7 +219,7 @@ def test_a_database_error_says_what_to_do(tmp_path: Path):
         error = sqlite3.OperationalError("told by the database")
         if code is not None:
             error.sqlite_errorcode = code
-        meant = file.meaning(error, path)
+        meant = database.meaning(error, path)
         assert type(meant) is kind
         assert words in str(meant)
         assert str(path) in str(meant)
@@ -231,7 +231,7 @@ FULL = """
     from pathlib import Path
     from retinue.domain.run import Ask, Run
     from retinue.errors import NoRoom
-    from retinue.ledger.sqlite import SqliteLedger
+    from retinue.ledger.ledger import SqliteLedger
 
     def a_run(name, text=""):
         return Run(id=name, ask=Ask(key=name, agent="main", task=None), session_id="s", slug="s", key="s/main",

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.run import Ask, Reason, Status
-from retinue.ports import Tx
+from retinue.interfaces import Tx
 from retinue.testing.ledgers import AT, a_run, open_ledger
 
 SEEDS_COLUMNS = [

@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from retinue.domain.watch import Interjection, Severity, Watch
+from retinue.interfaces import Ledger, Tx
 from retinue.ledger import repair
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ledger, Tx
+from retinue.ledger.ledger import SqliteLedger
 from retinue.testing.memory_ledger import MemoryLedger
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)

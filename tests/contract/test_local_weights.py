@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from retinue.config import load
+from retinue.config.load import load
+from retinue.domain.model_turn import Delta, Model, Request
 from retinue.domain.transcript import Returned, Said
-from retinue.domain.turn import Delta, Model, Request
-from retinue.drivers.local.driver import Local
-from retinue.drivers.local.process import ModelProcess, command
-from retinue.drivers.local.weights import SMOLLM2, Weights, known, place, pull, shared, there
 from retinue.errors import Failed, NotFound
-from retinue.tools.table import built_in
+from retinue.providers.local.model_process import ModelProcess, command
+from retinue.providers.local.provider import Local
+from retinue.providers.local.weights import SMOLLM2, Weights, known, place, pull, shared, there
+from retinue.tools.registry import built_in
 
 BYTES = b"weights " * 1000
 

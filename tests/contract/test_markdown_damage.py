@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.errors import Unreadable
-from retinue.store.markdown import open_line, render
-from retinue.store.reading import read
-from retinue.store.tail import torn_at
+from retinue.sessions.markdown.parser import read
+from retinue.sessions.markdown.torn_tail import torn_at
+from retinue.sessions.markdown.writer import open_line, render
 
 TALK: tuple[Entry, ...] = (
     Said(id="01A", by="user", text="Find it.", at="2026-11-15T18:42:07Z", origin="agent:main", run="r1"),

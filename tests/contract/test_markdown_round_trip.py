@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.errors import Unreadable
-from retinue.store.markdown import open_line, render
-from retinue.store.reading import read
-from retinue.store.tail import torn_at
+from retinue.sessions.markdown.parser import read
+from retinue.sessions.markdown.torn_tail import torn_at
+from retinue.sessions.markdown.writer import open_line, render
 
 HEAD = "<!-- retinue 1 session=general-20261115184207 id=0194 branch=main -->\n\n"
 NASTY = (

@@ -11,17 +11,17 @@ from typing import Any
 
 import pytest
 
-from retinue.app.servers import Servers
-from retinue.config import Config, load
-from retinue.domain.offer import Pin, Stand
+from retinue.app.mcp_servers import Servers
+from retinue.config.load import Config, load
+from retinue.domain.mcp_tool import Pin, Stand
 from retinue.domain.tool import Asks, Effect
-from retinue.engine.chance import system_chance
 from retinue.errors import BadConfig, Failed, NotFound, RetinueError, Usage
-from retinue.ports import Tool
-from retinue.sandbox.program import LAST_WORDS, MAX_LINE
-from retinue.store.pins import Pins
+from retinue.interfaces import Tool
+from retinue.mcp.pins import Pins
+from retinue.sandbox.line_process import LAST_WORDS, MAX_LINE
 from retinue.testing.mcp_server import FakeServer, tool
 from retinue.tools.define import tool as defined
+from retinue.worker.clock import system_chance
 
 WORD = {"type": "string"}
 HANG = 2.0

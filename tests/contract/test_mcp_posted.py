@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from retinue.app.servers import Servers
-from retinue.config import load
-from retinue.domain.offer import Stand
-from retinue.drivers.mailbox import MAX_BYTES
-from retinue.engine.chance import system_chance
+from retinue.app.mcp_servers import Servers
+from retinue.config.load import load
+from retinue.domain.mcp_tool import Stand
 from retinue.errors import RetinueError
+from retinue.providers.http.message_exchange import MAX_BYTES
 from retinue.testing.mcp_server import FakeServer, Serving, tool
+from retinue.worker.clock import system_chance
 
 KEY = "a1b2c3d4e5f6a7b8c9d0"
 

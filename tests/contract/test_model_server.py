@@ -9,13 +9,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from retinue.domain.model_turn import Model, Reply, Request
 from retinue.domain.transcript import Entry, Said
-from retinue.domain.turn import Model, Reply, Request
-from retinue.drivers.openai_chat import OpenAIChat
 from retinue.errors import BadConfig, ModelFailed
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.providers.openai_chat import OpenAIChat
+from retinue.testing.fake_model_server import Captured, ModelServer
+from retinue.testing.model_script_file import script_file
 from retinue.testing.replies import Answer, calls, from_json, reply
-from retinue.testing.script_file import script_file
 
 
 async def ask(url: str, text: str = "hi", *, turns: int = 0) -> Reply:
@@ -95,7 +95,7 @@ def test_a_missing_file_is_refused(tmp_path: Path):
 
 async def test_as_a_process_of_its_own_it_prints_its_url_and_ends_on_a_signal(tmp_path: Path):
     script = file(tmp_path, b'["from afar"]')
-    command = ["-m", "retinue.testing.model_server", "--script", script]
+    command = ["-m", "retinue.testing.fake_model_server", "--script", script]
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)
     try:
         if process.stdout is None:
@@ -109,7 +109,7 @@ async def test_as_a_process_of_its_own_it_prints_its_url_and_ends_on_a_signal(tm
 
 def test_as_a_process_with_a_wrong_script_it_says_so_in_one_line(tmp_path: Path):
     script = file(tmp_path, b"nothing")
-    command = [sys.executable, "-m", "retinue.testing.model_server", "--script", script]
+    command = [sys.executable, "-m", "retinue.testing.fake_model_server", "--script", script]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.count("\n") == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.sandbox.output import HEAD, MAX_KEPT, TAIL, Output
+from retinue.sandbox.output_capture import HEAD, MAX_KEPT, TAIL, Output
 
 PIECES = st.lists(st.integers(1, 40_000), min_size=1, max_size=12)
 

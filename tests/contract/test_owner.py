@@ -14,13 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from retinue.engine.owner import Owner, sweep
 from retinue.errors import NoRoom
+from retinue.worker.process_lock import Owner, sweep
 
 CHILD = """
     import subprocess, sys
     from pathlib import Path
-    from retinue.engine.owner import Owner
+    from retinue.worker.process_lock import Owner
 
     owner = Owner(Path(sys.argv[1]))
     if len(sys.argv) > 2:

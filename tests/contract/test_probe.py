@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.level import Level
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.errors import Failed
 from retinue.sandbox import devices, process, seccomp
 from retinue.sandbox.bubblewrap import strict

@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from retinue.domain.level import Level
+from retinue.domain.model_turn import Delta, Model, Reply, Request
+from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Reason, Usage
-from retinue.domain.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.domain.transcript import Entry, Notice, Said
-from retinue.domain.turn import Delta, Model, Reply, Request
-from retinue.drivers.cli.access import Access, access
-from retinue.drivers.cli.driver import SPEECHES, Cli
 from retinue.errors import BadConfig, ModelFailed
-from retinue.testing.programs import Line, PlayedPrograms, Turn, claude_says, codex_says, pi_says
+from retinue.providers.cli.credentials import Access, access
+from retinue.providers.cli.provider import SPEECHES, Cli
+from retinue.testing.cli_agents import Line, PlayedPrograms, Turn, claude_says, codex_says, pi_says
 
 pytestmark = pytest.mark.anyio
 

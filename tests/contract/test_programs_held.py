@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.level import Level
-from retinue.domain.program import Gone, Program
-from retinue.domain.scope import Scope
+from retinue.domain.cli_agent import Gone, Program
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.errors import Failed
-from retinue.sandbox.hosting import LAST_WORDS, Hosting
+from retinue.sandbox.cli_agents.runner import LAST_WORDS, Hosting
 from retinue.sandbox.probe import Probe
 
 pytestmark = pytest.mark.anyio

@@ -13,12 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.level import Level
-from retinue.domain.outcome import Ran
-from retinue.domain.scope import Scope
+from retinue.domain.io_results import Ran
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.errors import Failed
 from retinue.sandbox.landlock import abi
-from retinue.sandbox.output import HEAD, MAX_KEPT, TAIL
+from retinue.sandbox.output_capture import HEAD, MAX_KEPT, TAIL
 from retinue.sandbox.probe import Found, Probe
 from retinue.sandbox.shell import bound
 
@@ -210,8 +210,8 @@ async def test_a_call_that_is_cancelled_at_any_moment_leaves_nothing_open(held: 
 
 PROGRAM = """
 import asyncio, ctypes, os, sys
-from retinue.domain.level import Level
-from retinue.domain.scope import Scope
+from retinue.domain.sandbox_level import Level
+from retinue.domain.permissions.scope import Scope
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
 

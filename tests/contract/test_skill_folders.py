@@ -7,11 +7,11 @@ import pytest
 from strict_cell import RunInCell
 
 from retinue.domain.agent import Exposure
-from retinue.domain.rule import below
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import below
 from retinue.domain.skill import Skill
 from retinue.errors import Failed, OutOfScope
-from retinue.sandbox.fileguard import GuardedFiles
+from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.sandbox.landlock import trees
 
 

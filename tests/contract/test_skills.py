@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from retinue.agents.skills import SkillFolders
+from retinue.agents.trust import Trust, look
 from retinue.domain.skill import Skill
 from retinue.errors import NotFound
-from retinue.store.skills import SkillFolders
-from retinue.store.trust import Trust, look
 
 TEXT = "---\nname: notes\ndescription: Keeps notes.\n---\nSay `notes add WORDS`.\n"
 

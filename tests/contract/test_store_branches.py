@@ -11,11 +11,12 @@ import pytest
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Returned, Said
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
 from retinue.errors import Held, NotFound, Refused, Usage
-from retinue.store import branches, folder, strict_yaml
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions import branches, folder
+from retinue.sessions.store import FileStore
+from retinue.storage import strict_yaml
+from retinue.testing.fixed_clock import fixed_chance
+from retinue.worker.clock import system_chance
 
 TALK = (
     Said(id="u1", by="user", text="Erste Frage é\n"),

@@ -12,8 +12,8 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, Held, NoRoom, Unreadable
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 NOT_SHORT = Said(id="u0", by="user", text="Find it. " * 5_000)
 PROMPT = Said(id="u1", by="user", text="Find it.", at="2026-11-15T18:42:07Z", run="r1")

@@ -16,11 +16,11 @@ from retinue.domain.ceiling import Ceiling
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Isolation, Workspace
-from retinue.engine.chance import system_chance
 from retinue.errors import BadDefinition, Failed, Held, NoRoom, NotFound, Usage
-from retinue.store import strict_yaml
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.storage import strict_yaml
+from retinue.testing.fixed_clock import fixed_chance
+from retinue.worker.clock import system_chance
 
 PRESET = '---\nname: explorer\ntools: [read]\npaths:\n  read:\n    - "/w/**"\n---\nYou explore.\n'
 

@@ -13,8 +13,8 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import NotFound
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 words = st.one_of(
     st.text(st.characters(codec=None, exclude_categories=()), max_size=20),

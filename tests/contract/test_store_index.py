@@ -15,12 +15,12 @@ import pytest
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
 from retinue.errors import NotFound
-from retinue.store.disk import stamp_of
-from retinue.store.files import FileStore
-from retinue.store.index import SETTLED_NS
-from retinue.store.shelf import Shelf
+from retinue.sessions.list_cache import SETTLED_NS
+from retinue.sessions.lookup import Shelf
+from retinue.sessions.store import FileStore
+from retinue.storage.file_io import stamp_of
+from retinue.worker.clock import system_chance
 
 TOPS = 70
 """Enough that an index is worth writing."""
@@ -28,8 +28,8 @@ TOPS = 70
 LISTER = """
 import asyncio, sys
 from pathlib import Path
-from retinue.engine.chance import system_chance
-from retinue.store.files import FileStore
+from retinue.worker.clock import system_chance
+from retinue.sessions.store import FileStore
 
 read = []
 sys.addaudithook(lambda event, args: read.append(str(args[0])) if event == "open" else None)

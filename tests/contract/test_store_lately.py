@@ -8,8 +8,8 @@ import pytest
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
-from retinue.store.files import FileStore
+from retinue.sessions.store import FileStore
+from retinue.worker.clock import system_chance
 
 LONG = 3600.0
 

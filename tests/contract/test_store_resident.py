@@ -15,9 +15,9 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, Unreadable
-from retinue.store.files import FileStore
-from retinue.store.window import WINDOW
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.sessions.window import WINDOW
+from retinue.testing.fixed_clock import fixed_chance
 
 ASKED = Said(id="u1", by="user", text="Find it.")
 ANSWERED = Said(id="a1", by="agent", text="Here it is.")

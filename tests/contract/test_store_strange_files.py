@@ -11,8 +11,8 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 
 @pytest.fixture

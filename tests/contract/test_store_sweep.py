@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.config import load
+from retinue.config.load import load
 from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 DAY = 24 * 3600
 TOKEN = "01941f29-7c00-7000-8000-000000000001"

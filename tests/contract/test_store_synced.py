@@ -15,8 +15,8 @@ from pathlib import Path
 from retinue.domain.session import NewSession
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
-from retinue.store.files import FileStore
+from retinue.worker.clock import system_chance
+from retinue.sessions.store import FileStore
 
 
 LEFT = "<!-- user id=one -->\\nfirst words\\n"
@@ -93,9 +93,9 @@ from pathlib import Path
 from retinue.domain.session import NewSession
 from retinue.domain.transcript import Said
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
+from retinue.worker.clock import system_chance
 from retinue.errors import NoRoom
-from retinue.store.files import FileStore
+from retinue.sessions.store import FileStore
 
 real = os.fsync
 

@@ -15,14 +15,14 @@ from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Unreadable
-from retinue.store.conversation import FileConversation
-from retinue.store.files import FileStore
-from retinue.store.markdown import open_line, render
-from retinue.store.portions import Lines, portions
-from retinue.store.reading import joined, read, read_portion, readings
-from retinue.store.tail import torn_at, torn_from
-from retinue.store.window import beginning
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.conversation import FileConversation
+from retinue.sessions.markdown.chunks import Lines, portions
+from retinue.sessions.markdown.parser import joined, read, read_portion, readings
+from retinue.sessions.markdown.torn_tail import torn_at, torn_from
+from retinue.sessions.markdown.writer import open_line, render
+from retinue.sessions.store import FileStore
+from retinue.sessions.window import beginning
+from retinue.testing.fixed_clock import fixed_chance
 
 HEAD = b"<!-- retinue 1 session=general-20261115184207 id=0194 branch=main -->\n\n"
 

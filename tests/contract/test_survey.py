@@ -7,11 +7,11 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from retinue.domain.rule import below
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import below
 from retinue.errors import Failed
-from retinue.sandbox.reach import is_readable
-from retinue.sandbox.survey import Kind, survey
+from retinue.sandbox.files.closed_path_scan import Kind, survey
+from retinue.sandbox.files.pattern_roots import is_readable
 
 NAMES = st.sampled_from(["a", "b", "AB", "a.key", "Key", "é", "e\u0301", ".env", "[x]", "a b"])
 PIECES = st.sampled_from(

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
+from retinue.agents.registry import DefinitionCatalogue, Inline
+from retinue.agents.trust import Standing, Trust, look
 from retinue.errors import Failed, NotFound, Refused, Usage
-from retinue.store.catalogue import DefinitionCatalogue, Inline
-from retinue.store.trust import Standing, Trust, look
 
 SCOUT = "---\ndescription: Looks.\ntools: [read]\n---\nLook.\n"
 

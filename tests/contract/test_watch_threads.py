@@ -4,23 +4,23 @@ import subprocess
 import sys
 from pathlib import Path
 
-from retinue.domain.scope import Scope
-from retinue.sandbox import watch
-from retinue.sandbox.aftermath import Before
-from retinue.sandbox.survey import Kind
+from retinue.domain.permissions.scope import Scope
+from retinue.sandbox import file_snapshot
+from retinue.sandbox.cleanup import Before
+from retinue.sandbox.files.closed_path_scan import Kind
 
 READ = """
 import sys, threading, time
-from retinue.domain.scope import Scope
-from retinue.sandbox import watch
-from retinue.sandbox.aftermath import Before
+from retinue.domain.permissions.scope import Scope
+from retinue.sandbox import file_snapshot
+from retinue.sandbox.cleanup import Before
 
 def slowly(frame, event, arg):
     if frame.f_code.co_filename.endswith("enum.py"):
         time.sleep(0.02)
 
 def begin():
-    watch.begun(sys.argv[1], Before(scope=Scope(), writable=(), sight={}, links={}))
+    file_snapshot.begun(sys.argv[1], Before(scope=Scope(), writable=(), sight={}, links={}))
     print("begun\\n", end="", flush=True)
 
 threading.settrace(slowly)
@@ -35,7 +35,7 @@ for each in threads:
 
 def test_commands_that_begin_together_in_a_fresh_process_do_not_crash_it(tmp_path: Path):
     before = Before(scope=Scope(), writable=(), sight={"/nowhere": Kind.FOLDER}, links={})
-    other = watch.begun(str(tmp_path), before)
+    other = file_snapshot.begun(str(tmp_path), before)
     done = subprocess.run(
         [sys.executable, "-c", READ, str(tmp_path)], capture_output=True, text=True, check=False
     )

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from retinue.drivers.web import MAX_BYTES, MAX_HOPS, Web
 from retinue.errors import Failed, OutOfScope
-from retinue.tools.web_fetch import answer, readable
+from retinue.tools.web.fetcher import MAX_BYTES, MAX_HOPS, Web
+from retinue.tools.web.web_fetch import answer, readable
 
 WORLD = "93.184.216.34"
 OTHER = "2606:2800::1"

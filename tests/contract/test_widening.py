@@ -9,14 +9,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import DrawFn
 
+from retinue.agents.definition_file import parse_preset
+from retinue.agents.frontmatter import split
+from retinue.agents.frontmatter_edit import with_items
+from retinue.agents.pattern_grants import widened
 from retinue.domain.agent import Agent, Paths, ShellCommands
 from retinue.domain.approval import Touch
 from retinue.errors import BadDefinition
-from retinue.store import strict_yaml
-from retinue.store.definitions import parse_preset
-from retinue.store.frontmatter import split
-from retinue.store.insertion import with_items
-from retinue.store.widening import widened
+from retinue.storage import strict_yaml
 
 
 def wider(text: str, touch: Touch = "read", pattern: str = "/new", *, top: bool = True) -> str:

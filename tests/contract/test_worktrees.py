@@ -9,15 +9,15 @@ from pathlib import Path
 
 import pytest
 
-from retinue.domain.level import Level
-from retinue.domain.outcome import Ran
-from retinue.domain.scope import Scope
+from retinue.domain.io_results import Ran
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.errors import Failed, Refused
-from retinue.ports import Shell
+from retinue.interfaces import Shell
+from retinue.sandbox.git.repository import repository
+from retinue.sandbox.git.worktrees import Worktrees
 from retinue.sandbox.probe import Probe
-from retinue.sandbox.repository import repository
 from retinue.sandbox.shell import bound
-from retinue.sandbox.worktree import Worktrees
 
 ME = {
     "GIT_AUTHOR_NAME": "a",

@@ -13,15 +13,15 @@ from retinue.domain.session import NewSession
 from retinue.domain.transcript import Called, Said
 from retinue.domain.workspace import Workspace
 from retinue.errors import Held
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
 from retinue.domain.transcript import Called, Returned, Said
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 async def main(root, ref, seed):
     store = FileStore(Path(root), fixed_chance(seed=int(seed)))
@@ -45,8 +45,8 @@ import asyncio, sys
 from pathlib import Path
 from retinue.domain.workspace import Workspace
 from retinue.domain.session import NewSession
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 async def main(root, seed):
     store = FileStore(Path(root), fixed_chance(seed=int(seed)))

@@ -13,8 +13,8 @@ from retinue.domain.transcript import Notice
 from retinue.domain.workspace import Workspace
 from retinue.errors import NoRoom
 from retinue.domain.session import NewSession
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 def limit(size):
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))

@@ -10,8 +10,8 @@ from commands import ran
 
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 STEPS = ("open", "os.mkdir", "os.rename", "os.symlink", "os.link", "os.remove", "os.rmdir", "shutil.rmtree")
 
@@ -20,8 +20,8 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from retinue.domain.workspace import Workspace
 from retinue.domain.session import NewSession
-from retinue.store.files import FileStore
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 root, what, parent = sys.argv[1:]
 left = 0

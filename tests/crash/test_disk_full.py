@@ -11,7 +11,7 @@ INSIDE = """
 import asyncio, errno, json, os, subprocess, sys
 from pathlib import Path
 import retinue
-from retinue.config import load
+from retinue.config.load import load
 
 home, disk, script = sys.argv[1:]
 filler = Path(disk) / "filler"

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from commands import Started
 
-from retinue.ledger.sqlite import SqliteLedger
+from retinue.ledger.ledger import SqliteLedger
 
 WRITER = """
     import asyncio, itertools, sys
@@ -19,7 +19,7 @@ WRITER = """
     from pathlib import Path
     from retinue.domain.event import Event
     from retinue.domain.run import Ask, Run
-    from retinue.ledger.sqlite import SqliteLedger
+    from retinue.ledger.ledger import SqliteLedger
 
     AT = datetime(2026, 1, 1, tzinfo=UTC)
 

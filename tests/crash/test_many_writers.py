@@ -7,20 +7,20 @@ from pathlib import Path
 
 from commands import begun
 
+from retinue.agents.trust import Trust
 from retinue.domain.session import NewSession
 from retinue.domain.workspace import Workspace
-from retinue.store.files import FileStore
-from retinue.store.trust import Trust
-from retinue.testing.fixed_chance import fixed_chance
+from retinue.sessions.store import FileStore
+from retinue.testing.fixed_clock import fixed_chance
 
 WRITERS, CHANGES = 6, 30
 
 WRITER = """
 import asyncio, sys
 from pathlib import Path
-from retinue.engine.chance import system_chance
-from retinue.store.files import FileStore
-from retinue.store.trust import Trust, look
+from retinue.worker.clock import system_chance
+from retinue.sessions.store import FileStore
+from retinue.agents.trust import Trust, look
 
 async def main(root, slug, trust, mine, changes):
     chance = system_chance()

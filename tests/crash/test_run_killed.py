@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from commands import RETINUE, begun
 
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, reply
 
 PATIENCE = 45.0

@@ -14,15 +14,15 @@ from typing import Any
 import pytest
 
 from retinue.domain.run import Run, Status
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Tx
-from retinue.testing.model_server import ModelServer
-from retinue.trials.torture.effects import FILE
-from retinue.trials.torture.ground import Ground
-from retinue.trials.torture.laws import Law, Tally, judged
-from retinue.trials.torture.model import Asked, Model
-from retinue.trials.torture.points import CALLS, FAULTS, Point, chosen, points, twice
-from retinue.trials.torture.tree import task
+from retinue.interfaces import Tx
+from retinue.ledger.ledger import SqliteLedger
+from retinue.testing.fake_model_server import ModelServer
+from retinue.torture.counted_tools import FILE
+from retinue.torture.environment import Ground
+from retinue.torture.fake_model import Asked, Model
+from retinue.torture.invariants import Law, Tally, judged
+from retinue.torture.scenario import task
+from retinue.torture.syscall_faults import CALLS, FAULTS, Point, chosen, points, twice
 
 
 async def tortured(env: dict[str, str], *words: str) -> tuple[int, Any, str]:

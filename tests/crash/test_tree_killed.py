@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 from commands import RETINUE, begun
 
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, reply
 
 PATIENCE = 60.0
 DYING = """
 import os, signal
 from retinue import tool
-from retinue.tools.doors import persistent_agent
+from retinue.tools.delegation import persistent_agent
 
 taken = persistent_agent.outcome
 

@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 from commands import Started
 
+from retinue.sandbox.git.worktrees import SECONDS, Worktrees
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
-from retinue.sandbox.worktree import SECONDS, Worktrees
 
 STEPS = ("os.mkdir", "subprocess.Popen", "os.rename")
 
@@ -23,7 +23,7 @@ import asyncio, os, signal, sys
 from pathlib import Path
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
-from retinue.sandbox.worktree import Worktrees
+from retinue.sandbox.git.worktrees import Worktrees
 
 repo, folder = sys.argv[1:]
 left = 0

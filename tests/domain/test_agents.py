@@ -6,6 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from retinue.agents.definition_file import native, parse_preset, render
+from retinue.agents.dialects.tool_names import ours
 from retinue.domain.agent import (
     Agent,
     Exposure,
@@ -19,8 +21,6 @@ from retinue.domain.agent import (
 )
 from retinue.domain.workspace import Isolation
 from retinue.errors import BadDefinition
-from retinue.store.definitions import native, parse_preset, render
-from retinue.store.toolnames import ours
 
 
 def parsed(front: str, body: str = "Be good.") -> Agent:

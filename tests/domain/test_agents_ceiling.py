@@ -3,9 +3,9 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from retinue.agents.ceilings import clip, common, covers
 from retinue.domain.agent import Agent, Paths
 from retinue.domain.glob import first_match
-from retinue.store.ceilings import clip, common, covers
 
 GLOBS = st.lists(st.text(alphabet="ab*?[]!/", min_size=1, max_size=5), max_size=4).map(tuple)
 WORDS = st.text(alphabet="ab/", max_size=5)

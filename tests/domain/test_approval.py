@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.approval import Answer, Approval, NamedFile, State, Touch, adding, as_json, digest_of
-from retinue.domain.level import Level
+from retinue.domain.sandbox_level import Level
 from retinue.errors import Refused
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

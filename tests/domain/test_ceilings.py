@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling, ceiling_of
-from retinue.domain.ground import Ground, compile_scope, handed_on
-from retinue.domain.rule import Rule, named, unescaped
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.permissions.scope_builder import Ground, compile_scope, handed_on
+from retinue.domain.rules import Rule, named, unescaped
 
 Globs = tuple[str, ...]
 Wish = Literal["read", "write"]

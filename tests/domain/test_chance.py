@@ -8,8 +8,8 @@ from datetime import UTC, datetime, timedelta
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.engine.chance import Rising, system_chance, ulid, uuid7
-from retinue.testing.fixed_chance import START, fixed_chance
+from retinue.testing.fixed_clock import START, fixed_chance
+from retinue.worker.clock import Rising, system_chance, ulid, uuid7
 
 ULID = re.compile(r"[0-7][0-9A-HJKMNP-TV-Z]{25}")
 LIMIT = 2**48 - 1

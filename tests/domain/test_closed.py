@@ -2,8 +2,8 @@
 
 import pytest
 
-from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED, GUARDED
+from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
 
 WIDE = Scope(read=("/**",), write=("/**",), granted=("/**",), root="/w")
 

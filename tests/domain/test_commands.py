@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent import ShellCommands
-from retinue.domain.command import blocked, need_not_ask, words
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.permissions.shell_commands import blocked, need_not_ask, words
 
 GIT = ShellCommands(allow=("git", "ls", "git log **", "env", "xargs", "find", "sed", "awk", "true"))
 

@@ -2,11 +2,11 @@
 
 from dataclasses import replace
 
-from retinue.domain import exits
+from retinue.domain import exit_tools
 from retinue.domain.agent import Agent
 from retinue.domain.ceiling import Bounds, Ceiling
-from retinue.domain.ground import Ground, compile_scope
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.permissions.scope_builder import Ground, compile_scope
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said
 
 RUN = "r1"
@@ -24,53 +24,56 @@ def call(of: str, tool: str = "ls", args: str = "{}", *, ok: bool = True) -> lis
 
 
 def test_nudges_count_in_a_row_and_a_call_or_a_person_begins_anew():
-    assert exits.nudges(RUN, []) == 0
-    assert exits.nudges(RUN, [TASK, WORDS, NUDGE, WORDS, NUDGE, WORDS]) == 2
-    assert exits.nudges(RUN, [TASK, WORDS, NUDGE, OTHER, PARKED, WORDS]) == 1
-    assert exits.nudges(RUN, [TASK, NUDGE, *call("c1"), WORDS, NUDGE]) == 1
+    assert exit_tools.nudges(RUN, []) == 0
+    assert exit_tools.nudges(RUN, [TASK, WORDS, NUDGE, WORDS, NUDGE, WORDS]) == 2
+    assert exit_tools.nudges(RUN, [TASK, WORDS, NUDGE, OTHER, PARKED, WORDS]) == 1
+    assert exit_tools.nudges(RUN, [TASK, NUDGE, *call("c1"), WORDS, NUDGE]) == 1
     for said in (PERSON, TYPED):
-        assert exits.nudges(RUN, [TASK, NUDGE, NUDGE, said, WORDS]) == 0
+        assert exit_tools.nudges(RUN, [TASK, NUDGE, NUDGE, said, WORDS]) == 0
     by_agent = replace(TYPED, origin="agent:main")
-    assert exits.nudges(RUN, [TASK, NUDGE, NUDGE, by_agent, WORDS]) == 2
+    assert exit_tools.nudges(RUN, [TASK, NUDGE, NUDGE, by_agent, WORDS]) == 2
 
 
 def test_a_run_is_parked_until_anything_comes():
-    assert exits.parked(RUN, [TASK, WORDS, PARKED])
-    assert exits.parked(RUN, [TASK, WORDS, PARKED, OTHER])
-    assert not exits.parked(RUN, [])
+    assert exit_tools.parked(RUN, [TASK, WORDS, PARKED])
+    assert exit_tools.parked(RUN, [TASK, WORDS, PARKED, OTHER])
+    assert not exit_tools.parked(RUN, [])
     for later in (PERSON, TYPED, NUDGE, WORDS):
-        assert not exits.parked(RUN, [TASK, WORDS, PARKED, later])
+        assert not exit_tools.parked(RUN, [TASK, WORDS, PARKED, later])
 
 
 def test_turns_count_since_a_person_last_spoke():
-    assert exits.turns(RUN, [TASK, WORDS, NUDGE, WORDS]) == 2
-    assert exits.turns(RUN, [TASK, WORDS, PERSON, WORDS]) == 1
-    assert exits.turns(RUN, [TASK, WORDS, TYPED]) == 0
-    assert exits.turns(RUN, [TASK, replace(WORDS, run="r2")]) == 0
+    assert exit_tools.turns(RUN, [TASK, WORDS, NUDGE, WORDS]) == 2
+    assert exit_tools.turns(RUN, [TASK, WORDS, PERSON, WORDS]) == 1
+    assert exit_tools.turns(RUN, [TASK, WORDS, TYPED]) == 0
+    assert exit_tools.turns(RUN, [TASK, replace(WORDS, run="r2")]) == 0
 
 
 def test_changes_count_in_a_conversation_those_that_were_taken():
-    asked = [*call("c1", exits.CHANGES), *call("c2", exits.CHANGES, ok=False), *call("c3")]
-    assert exits.changes([TASK, *asked]) == 1
-    assert exits.changes([TASK, *asked, replace(TASK, id="r2", run="r2"), *call("c4", exits.CHANGES)]) == 2
-    assert exits.changes([TASK, *asked, PERSON]) == 0
+    asked = [*call("c1", exit_tools.CHANGES), *call("c2", exit_tools.CHANGES, ok=False), *call("c3")]
+    assert exit_tools.changes([TASK, *asked]) == 1
+    assert (
+        exit_tools.changes([TASK, *asked, replace(TASK, id="r2", run="r2"), *call("c4", exit_tools.CHANGES)])
+        == 2
+    )
+    assert exit_tools.changes([TASK, *asked, PERSON]) == 0
 
 
 def test_the_first_exit_that_was_answered_well_is_the_one():
     wrong = call("c1", "approve", ok=False)
     first, second = call("c2", "approve"), call("c3", "request_changes")
     named = ("approve", "request_changes")
-    found = exits.left_by(RUN, named, [TASK, *wrong, *first, *second])
+    found = exit_tools.left_by(RUN, named, [TASK, *wrong, *first, *second])
     assert found is not None
     assert found[0].id == "c2"
-    assert exits.left_by(RUN, named, [TASK, *wrong, *call("c4")]) is None
-    assert exits.left_by("r2", named, [TASK, *first]) is None
-    assert exits.left_by(RUN, named, [Called(id="c5", tool="approve", args="{}", run=RUN)]) is None
+    assert exit_tools.left_by(RUN, named, [TASK, *wrong, *call("c4")]) is None
+    assert exit_tools.left_by("r2", named, [TASK, *first]) is None
+    assert exit_tools.left_by(RUN, named, [Called(id="c5", tool="approve", args="{}", run=RUN)]) is None
 
 
 def test_the_words_of_an_exit_are_what_it_was_called_with():
     def said(tool: str, args: str) -> str:
-        return exits.words(Called(id="c", tool=tool, args=args), Returned(of="c", text="brought back"))
+        return exit_tools.words(Called(id="c", tool=tool, args=args), Returned(of="c", text="brought back"))
 
     assert said("approve", '{"summary": "Good."}') == "Good."
     assert said("approve", "{}") == ""

@@ -3,7 +3,7 @@
 import pytest
 
 from retinue.domain.agent import Agent, Kind
-from retinue.domain.model import model_for
+from retinue.domain.model_selection import model_for
 from retinue.errors import BadConfig
 
 

@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from retinue.domain import pool
+from retinue.domain import agent_pool
 from retinue.domain.agent import Agent
-from retinue.domain.prompt import first_message
 from retinue.domain.run import Ask, Run, Status
+from retinue.domain.system_prompt import first_message
 
 NOON = datetime(2026, 11, 15, 12, tzinfo=UTC)
 
@@ -38,19 +38,21 @@ def a_run(session: str, *, minute: float = 0, door: str = "agent", live: bool = 
 
 
 def standing(*runs: Run, minute: float = 0) -> list[str]:
-    return [use.session for use in pool.standing(pool.uses(runs), NOON + timedelta(minutes=minute))]
+    return [
+        use.session for use in agent_pool.standing(agent_pool.uses(runs), NOON + timedelta(minutes=minute))
+    ]
 
 
 def test_the_key_is_the_name_and_two_short_hashes():
     """Shows: B030, B031."""
     agent = Agent(name="scout", prompt="You look.", tool_allow=("read", "grep"))
-    assert pool.key(agent, agent.prompt) == f"agent-scout@{sha8('You look.')}@{sha8('grep|read')}"
+    assert agent_pool.key(agent, agent.prompt) == f"agent-scout@{sha8('You look.')}@{sha8('grep|read')}"
 
 
 def test_the_order_of_tools_does_not_matter_and_their_number_does():
     """Shows: B032, B035."""
     keys = {
-        tools: pool.key(Agent(name="a", tool_allow=tools), "p")
+        tools: agent_pool.key(Agent(name="a", tool_allow=tools), "p")
         for tools in (("read", "grep"), ("grep", "read"), ("read",), (), None)
     }
     assert keys["read", "grep"] == keys["grep", "read"]
@@ -60,7 +62,7 @@ def test_the_order_of_tools_does_not_matter_and_their_number_does():
 
 def test_tools_that_are_taken_away_change_the_key():
     allowed = [
-        pool.key(Agent(name="a", tool_allow=allow, tool_deny=deny), "p")
+        agent_pool.key(Agent(name="a", tool_allow=allow, tool_deny=deny), "p")
         for allow in (None, ("read",))
         for deny in (None, ("bash",))
     ]
@@ -69,7 +71,7 @@ def test_tools_that_are_taken_away_change_the_key():
 
 def test_another_name_or_prompt_is_another_key():
     """Shows: B029, B034, B038."""
-    keys = {pool.key(Agent(name=name), prompt) for name in ("a", "b") for prompt in ("x", "y")}
+    keys = {agent_pool.key(Agent(name=name), prompt) for name in ("a", "b") for prompt in ("x", "y")}
     assert len(keys) == 4
 
 
@@ -79,9 +81,9 @@ def test_another_name_or_prompt_is_another_key():
 @pytest.mark.parametrize("own", ["You look.", "You look.\n\nYour task:\nnone of yours"])
 def test_the_task_is_taken_out_of_a_prompt_again(own: str, task: str):
     """Shows: B033."""
-    written = pool.specialised(Agent(name="a", prompt=own), task)
+    written = agent_pool.specialised(Agent(name="a", prompt=own), task)
     read_back = written.replace("\r\n", "\n").strip("\n")
-    assert pool.unspecialised(read_back, first_message(task)) == own
+    assert agent_pool.unspecialised(read_back, first_message(task)) == own
 
 
 def test_the_pool_holds_kept_sessions_of_its_doors_only():
@@ -104,7 +106,7 @@ def test_uses_count_what_was_given_and_not_what_was_only_asked_for_again():
         a_run("s", minute=2, door="agent_ask"),
         a_run("s", minute=3, door="cli", parent_run=None, live=True),
     ]
-    (use,) = pool.uses([*runs, runs[0]])
+    (use,) = agent_pool.uses([*runs, runs[0]])
     assert (use.count, use.last_used_at) == (2, NOON + timedelta(minutes=2))
     assert (use.working, use.in_use) == (False, True)
     assert (use.agent_id, use.parent) == ("helper-s", "main-1/main")
@@ -137,7 +139,7 @@ def test_when_all_are_at_work_there_are_more_than_ten_and_no_room_for_idle_ones(
 
 
 def an_entry(session: str, key: str, *, minute: float = 0, live: bool = False) -> Any:
-    (use,) = pool.uses([a_run(session, minute=minute, live=live)])
+    (use,) = agent_pool.uses([a_run(session, minute=minute, live=live)])
     return use, key, NOON + timedelta(minutes=minute)
 
 
@@ -145,7 +147,7 @@ def test_an_entry_says_which_definition_and_how_often_that_one_was_used():
     """Shows: B036, B046."""
     key = f"agent-helper@{sha8('p')}@{sha8('')}"
     found = {"a": an_entry("a", key), "b": an_entry("b", key, live=True), "c": an_entry("c", f"{key[:-1]}x")}
-    rows = [pool.as_json(entry) for entry in pool.entries(found)]
+    rows = [agent_pool.as_json(entry) for entry in agent_pool.entries(found)]
     assert [row["use_count"] for row in rows] == [2, 2, 1]
     assert [row["in_use"] for row in rows] == [False, True, False]
     assert rows[0] == {
@@ -167,7 +169,7 @@ def test_statistics_say_how_many_there_are_and_how_old():
     """Shows: B046."""
     key = "agent-helper@1@2"
     found = {"a": an_entry("a", key), "b": an_entry("b", key, minute=1, live=True)}
-    assert pool.stats(pool.entries(found), NOON + timedelta(minutes=2)) == {
+    assert agent_pool.stats(agent_pool.entries(found), NOON + timedelta(minutes=2)) == {
         "total": 2,
         "in_use": 1,
         "available": 1,
@@ -176,4 +178,4 @@ def test_statistics_say_how_many_there_are_and_how_old():
         "oldest_age_seconds": 120.0,
         "newest_age_seconds": 60.0,
     }
-    assert pool.stats([], NOON)["oldest_age_seconds"] is None
+    assert agent_pool.stats([], NOON)["oldest_age_seconds"] is None

@@ -2,7 +2,7 @@
 
 import pytest
 
-from retinue.domain.price import Price, bill, cost, dollars, price_of
+from retinue.domain.pricing import Price, bill, cost, dollars, price_of
 from retinue.domain.run import Usage
 from retinue.testing.ledgers import a_run
 

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from retinue.domain.agent import Agent
-from retinue.domain.model import model_for
-from retinue.domain.program import PROGRAMS, Misread, Told, told
+from retinue.domain.cli_agent import PROGRAMS, Misread, Told, told
+from retinue.domain.model_selection import model_for
 from retinue.errors import BadConfig
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent
-from retinue.domain.prompt import (
+from retinue.domain.system_prompt import (
     DEFAULT_BASE,
     MAX_AGENTS,
     MAX_INTRODUCTION,

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from planted_secret import PlantedSecret
 
-from retinue.domain.redact import Redactor, Veil
+from retinue.domain.redaction import Redactor, Veil
 
 SECRET = "sk-live+0123/456789abcdef"
 FORMS = (SECRET, quote(SECRET, safe=""), base64.b64encode(SECRET.encode()).decode().rstrip("="))

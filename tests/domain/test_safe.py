@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.safe import for_model, hidden, without_escapes
+from retinue.domain.sanitize import for_model, hidden, without_escapes
 
 
 @pytest.mark.parametrize(

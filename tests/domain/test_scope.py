@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 
 from retinue.domain.agent import Agent, Paths
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
-from retinue.domain.closed import ALWAYS_CLOSED
 from retinue.domain.glob import matches
-from retinue.domain.ground import Ground, compile_scope
-from retinue.domain.rule import Rule, absolute, below, literal
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.permissions.scope_builder import Ground, compile_scope
+from retinue.domain.rules import Rule, absolute, below, literal
 
 Globs = tuple[str, ...]
 

@@ -7,8 +7,8 @@ import pytest
 
 from retinue.domain.agent import Agent, Exposure, Paths, ShellCommands
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
-from retinue.domain.ground import Ground, compile_scope
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.permissions.scope_builder import Ground, compile_scope
 from retinue.domain.skill import Skill
 
 BOUNDS = Bounds(closed=("/cfg/**", "/home/r/**"))

@@ -5,9 +5,9 @@ from dataclasses import replace
 import pytest
 
 from retinue.domain.ceiling import Ceiling
-from retinue.domain.rule import named
-from retinue.domain.scope import DEFAULT_WRITE, Scope
-from retinue.domain.tmp import elsewhere
+from retinue.domain.permissions.scope import DEFAULT_WRITE, Scope
+from retinue.domain.rules import named
+from retinue.domain.tmp_paths import elsewhere
 
 OWN = Scope(
     read=("/ws/**", "/tmp/**"), write=DEFAULT_WRITE, granted=DEFAULT_WRITE, root="/ws", tmp="/home/tmp/1"

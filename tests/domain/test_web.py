@@ -7,8 +7,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from yarl import URL
 
-from retinue.domain.public import is_public
-from retinue.domain.web import Address, Misread, address, allowed, onward, site
+from retinue.domain.permissions.ip_ranges import is_public
+from retinue.domain.permissions.urls import Address, Misread, address, allowed, onward, site
 
 ODD = st.text(
     st.sampled_from("\0\t\r\n \\/@:?#[]%.,;-_*0x1aZé\u00ad\u200b\u3002\uff0f\uff20\ud800\u3002\uff20٣"),

@@ -13,14 +13,14 @@ from typing import Any, Protocol
 import aiohttp
 import msgspec
 
-from retinue import remote
+from retinue import daemon_client
 from retinue.app import App
-from retinue.ports import Tool
-from retinue.surfaces.web.daemon import serve
-from retinue.surfaces.web.route import Route
-from retinue.surfaces.web.shapes import Failed
-from retinue.surfaces.web.table import ROUTES
-from retinue.testing.model_server import ModelServer, Script
+from retinue.interfaces import Tool
+from retinue.server.daemon import serve
+from retinue.server.response_schemas import Failed
+from retinue.server.route_table import ROUTES
+from retinue.server.routing import Route
+from retinue.testing.fake_model_server import ModelServer, Script
 
 PATIENCE = 60.0
 
@@ -147,13 +147,13 @@ async def serve_app(app: App) -> AsyncGenerator[None]:
     work = asyncio.create_task(serve(app, tell=lambda _: None, port=0))
     try:
         async with asyncio.timeout(PATIENCE):
-            while await remote.hello(app.config.home) is None:
+            while await daemon_client.hello(app.config.home) is None:
                 assert not work.done(), work.exception()
                 await asyncio.sleep(0.01)
         yield
     finally:
         if not work.done():
-            await remote.stop(app.config.home)
+            await daemon_client.stop(app.config.home)
         with suppress(asyncio.CancelledError):
             await work
         for each in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from retinue.ports import Tool
+from retinue.interfaces import Tool
 from retinue.tools.define import tool
 
 

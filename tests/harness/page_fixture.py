@@ -24,7 +24,7 @@ from playwright.async_api import (
     expect,
 )
 
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, status
 
 PATIENCE = 60.0

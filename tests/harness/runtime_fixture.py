@@ -8,32 +8,32 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from retinue.app.wiring import nobody, orders
+from retinue.agents.frontmatter import with_paths, with_prompt
+from retinue.agents.registry import DefinitionCatalogue
+from retinue.app.composition import nobody, orders
 from retinue.domain.approval import Policy
 from retinue.domain.ceiling import Bounds
 from retinue.domain.event import Event
-from retinue.domain.level import Level
 from retinue.domain.limits import Limits, Subagents
-from retinue.domain.model import model_for
-from retinue.domain.redact import Redactor
+from retinue.domain.model_selection import model_for
+from retinue.domain.redaction import Redactor
 from retinue.domain.run import Ask, Run
+from retinue.domain.sandbox_level import Level
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
-from retinue.engine.local import LocalEngine
-from retinue.ports import Driver, Ports, Tool
-from retinue.runtime import control, recover
-from retinue.runtime.send import send
+from retinue.interfaces import Driver, Ports, Tool
+from retinue.runtime import recovery, run_control
+from retinue.runtime.run_creation import send
 from retinue.runtime.spawn import begin
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.files import FileStore
-from retinue.store.frontmatter import with_paths, with_prompt
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sessions.store import FileStore
 from retinue.testing.memory_ledger import MemoryLedger
-from retinue.testing.played import PlayedDriver, Step
+from retinue.testing.scripted_provider import PlayedDriver, Step
 from retinue.testing.shells import no_level, no_shell
-from retinue.tools.table import built_in
+from retinue.tools.registry import built_in
+from retinue.worker.clock import system_chance
+from retinue.worker.worker import LocalEngine
 
 
 @dataclass(slots=True, kw_only=True)
@@ -76,11 +76,13 @@ class RuntimeProcess:
         return found
 
     async def cancel(self, run: Run) -> Run:
-        return await control.cancel(run.id, self.ports, alive=lambda _: True)
+        return await run_control.cancel(run.id, self.ports, alive=lambda _: True)
 
     async def resume(self, run: Run) -> Run:
         """Takes up a run that another process left behind."""
-        return await self.ended(await recover.resume(run.id, self.ports, left_by=(await self.now(run)).owner))
+        return await self.ended(
+            await recovery.resume(run.id, self.ports, left_by=(await self.now(run)).owner)
+        )
 
     async def entries(self, run: Run) -> list[Entry]:
         found, problems = await self.store.entries(await self.store.find(run.session_id))

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
 
 
 @dataclass(frozen=True, kw_only=True)

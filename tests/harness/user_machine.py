@@ -12,9 +12,9 @@ from typing import Any
 from commands import RETINUE, CommandResult, begun
 
 import retinue
-from retinue import remote
-from retinue.ports import Tool
-from retinue.testing.model_server import Captured, ModelServer, Script
+from retinue import daemon_client
+from retinue.interfaces import Tool
+from retinue.testing.fake_model_server import Captured, ModelServer, Script
 
 PATIENCE = 45.0
 
@@ -88,7 +88,7 @@ class UserMachine:
     async def daemon(self) -> AsyncGenerator[asyncio.subprocess.Process]:
         """A daemon of this home while this lasts, unless it is dead by then."""
         process = await self.started("serve", "--port", "0")
-        while await remote.hello(self.home) is None:
+        while await daemon_client.hello(self.home) is None:
             assert process.returncode is None, "it ended at once"
             await asyncio.sleep(0.02)
         yield process

@@ -8,12 +8,12 @@ from datetime import datetime, timedelta
 
 from plan import Plan
 
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.run import NEXT, Run, Status, Waiting
 from retinue.domain.transcript import Called, Entry, Notice, Returned, dangling
-from retinue.ports import Tx
+from retinue.interfaces import Tx
 
 WAKE = "wake"
 MOMENT = timedelta(milliseconds=10)

@@ -11,11 +11,11 @@ from typing import Any
 from plan import Plan
 from process import Life
 
+from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
 from retinue.domain.run import Usage
 from retinue.domain.transcript import Notice, Returned, Said, dangling
-from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
 from retinue.errors import ModelFailed
-from retinue.ports import Call, Tool
+from retinue.interfaces import Call, Tool
 from retinue.tools.define import tool
 
 AGENTS = ("main", "one", "two")

@@ -9,28 +9,28 @@ from typing import Any, TypeVar
 
 from virtual import NoThreads
 
+from retinue.agents.frontmatter import with_paths, with_prompt
+from retinue.agents.registry import DefinitionCatalogue
+from retinue.app.composition import nobody, orders
 from retinue.app.sessions import Sessions
-from retinue.app.wiring import nobody, orders
 from retinue.domain.approval import Policy
 from retinue.domain.ceiling import Bounds
-from retinue.domain.chance import Chance
-from retinue.domain.level import Level
+from retinue.domain.clock import Chance
 from retinue.domain.limits import Limits, Subagents
-from retinue.domain.model import model_for
-from retinue.domain.redact import Redactor
+from retinue.domain.model_selection import model_for
+from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run
+from retinue.domain.sandbox_level import Level
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Returned
-from retinue.engine.local import LocalEngine
-from retinue.ports import Conversation, Driver, Ledger, Ports, Tool, Tx
-from retinue.runtime import announce, control
-from retinue.runtime.quarantine import take_up
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.files import FileStore
-from retinue.store.frontmatter import with_paths, with_prompt
+from retinue.interfaces import Conversation, Driver, Ledger, Ports, Tool, Tx
+from retinue.runtime import run_control, run_end
+from retinue.runtime.crash_quarantine import take_up
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sessions.store import FileStore
 from retinue.testing.shells import no_level, no_shell
-from retinue.tools.table import built_in
+from retinue.tools.registry import built_in
+from retinue.worker.worker import LocalEngine
 
 T = TypeVar("T")
 
@@ -203,8 +203,8 @@ class Process:
 
     async def resume(self) -> list[Run]:
         """What `retinue runs resume` does."""
-        await control.expire(self.ports, alive=self.ports.alive, adopt=False)
-        await announce.clear_all(self.ports)
+        await run_control.expire(self.ports, alive=self.ports.alive, adopt=False)
+        await run_end.clear_all(self.ports)
         return await take_up(await self.sessions.interrupted(), self.ports)
 
     async def does(self, work: Coroutine[Any, Any, object]) -> None:

@@ -8,10 +8,10 @@ from itertools import count
 from random import Random
 from typing import Any, TypeVar
 
-from retinue.domain.chance import Chance
-from retinue.engine.chance import ulid, uuid7
-from retinue.ledger.aside import Aside, Then, Work
-from retinue.store.threads import Threads
+from retinue.domain.clock import Chance
+from retinue.ledger.writer_thread import Aside, Then, Work
+from retinue.storage.thread_pool import Threads
+from retinue.worker.clock import ulid, uuid7
 
 T = TypeVar("T")
 START = datetime(2026, 11, 15, 18, 42, 7, tzinfo=UTC)

@@ -20,10 +20,10 @@ from retinue.domain.run import Ask, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry
 from retinue.errors import RetinueError
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ledger, Tx
-from retinue.runtime import control
-from retinue.runtime.send import send
+from retinue.interfaces import Ledger, Tx
+from retinue.ledger.ledger import SqliteLedger
+from retinue.runtime import run_control
+from retinue.runtime.run_creation import send
 from retinue.runtime.spawn import begin
 from retinue.testing.memory_ledger import MemoryLedger
 
@@ -176,7 +176,7 @@ class World:
     async def _cancel(self, process: Process) -> None:
         if run := await self._chosen(live=True):
             self.note(f"a person cancels {run.id} ({run.status})")
-            await control.cancel(run.id, process.ports, alive=process.ports.alive)
+            await run_control.cancel(run.id, process.ports, alive=process.ports.alive)
             self.note(f"{run.id} is cancelled")
 
     async def _delete(self, process: Process) -> None:
@@ -187,7 +187,7 @@ class World:
     async def _detach(self, process: Process) -> None:
         if run := await self._chosen(awaited=True):
             self.note(f"a person detaches {run.id}")
-            await control.detach(run.id, process.ports)
+            await run_control.detach(run.id, process.ports)
 
     async def _resume(self, process: Process) -> None:
         for run in await process.resume():
@@ -201,7 +201,7 @@ class World:
                 self.random.choice((Answer.ALLOW, Answer.ALLOW, Answer.DENY)),
             )
             self.note(f"a person says {said} to {chosen.tool} of {chosen.run}")
-            await control.answer(chosen.id, said, process.ports, by="person", alive=process.ports.alive)
+            await run_control.answer(chosen.id, said, process.ports, by="person", alive=process.ports.alive)
 
     async def _chosen(self, *, live: bool = False, awaited: bool = False) -> Run | None:
         found = [

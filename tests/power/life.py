@@ -15,13 +15,13 @@ from disk import State
 from promise import Promises, place_asked, promises
 from record import STRACE, Log, Word, heard
 
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer
-from retinue.trials.torture.effects import FILE
-from retinue.trials.torture.ground import Ground
-from retinue.trials.torture.laws import Count, Law, Tally, judged
-from retinue.trials.torture.model import Asked, Model
-from retinue.trials.torture.tree import task
+from retinue.torture.counted_tools import FILE
+from retinue.torture.environment import Ground
+from retinue.torture.fake_model import Asked, Model
+from retinue.torture.invariants import Count, Law, Tally, judged
+from retinue.torture.scenario import task
 
 TASK = ("run", "--agent", "lead", "--json", task("pair/lead"))
 """A parent that starts a child in the background, which does something that must not happen twice, and hears of it."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from disk import State
 from record import Cut, Data, Log, Names, Sync, Word
 
-from retinue.trials.torture.tree import place_of
+from retinue.torture.scenario import place_of
 
 LEDGER = "home/ledger.db"
 _OPEN_LINE = re.compile(rb"<!-- user id=\S+ -->\n\s*\Z")

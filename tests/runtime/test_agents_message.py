@@ -13,14 +13,14 @@ from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
-from retinue.domain.announcement import State as Delivered
-from retinue.domain.prompt import PREAMBLE
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.run import Reason, Run, Status, Waiting
+from retinue.domain.system_prompt import PREAMBLE
 from retinue.domain.transcript import Called, Notice, Said
 from retinue.errors import ModelFailed
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import Step, calls, says
 from retinue.tools.define import tool
 
 T = TypeVar("T")
@@ -290,7 +290,7 @@ async def test_a_person_can_send_it_to_the_background_and_the_call_answers_then(
 
         await soon(waits)
         asked = (await all_runs(house))[1]
-        await control.detach(asked.id, house.ports)
+        await run_control.detach(asked.id, house.ports)
         await stands_aside(house, run)
         (answer,) = await answers(house, run)
         assert (answer["status"], answer["timeoutSeconds"]) == ("timeout", 300)

@@ -16,13 +16,13 @@ from retinue.domain.agent import Paths
 from retinue.domain.approval import Answer, Policy
 from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import Limits, Subagents
+from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Notice
-from retinue.domain.turn import Reply, Request
-from retinue.ports import Tx
-from retinue.runtime import control
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
 from retinue.runtime.spawn import begin
-from retinue.testing.played import Step, calls, says
+from retinue.testing.scripted_provider import Step, calls, says
 
 T = TypeVar("T")
 
@@ -297,7 +297,7 @@ async def test_what_a_person_adds_for_a_message_counts_for_it(world: RuntimeFixt
 
         await soon(asks)
         (asked,) = await rows(house, lambda tx: tx.approvals())
-        await control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
         await settled(house, run)
         _, seen = await house.results((await all_runs(house))[1])
         assert (seen.ok, "private" in seen.text) == (True, True)

@@ -11,17 +11,17 @@ from typing import Any, TypeVar
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Notice
 from retinue.errors import Failed, ModelFailed
-from retinue.ports import Tx
-from retinue.runtime.announce import end
+from retinue.interfaces import Tx
+from retinue.runtime.run_end import end
 from retinue.testing.memory_ledger import MemoryLedger
-from retinue.testing.played import calls, says
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 T = TypeVar("T")

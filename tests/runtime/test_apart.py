@@ -11,18 +11,18 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
+from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Ask, Run, Status
 from retinue.domain.transcript import Entry, Notice, Returned, Said
-from retinue.domain.turn import Reply, Request
 from retinue.errors import Failed
-from retinue.ports import Tool, Tx
-from retinue.runtime import control
-from retinue.runtime.interrupt import interrupt
-from retinue.runtime.place import Child
+from retinue.interfaces import Tool, Tx
+from retinue.runtime import run_control
+from retinue.runtime.agent_loop import INTERRUPTED_NOTE
+from retinue.runtime.child_workspace import Child
+from retinue.runtime.interrupts import interrupt
 from retinue.runtime.spawn import spawn
-from retinue.runtime.work import INTERRUPTED_NOTE
 from retinue.testing.memory_ledger import MemoryLedger
-from retinue.testing.played import calls, says
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 T = TypeVar("T")
@@ -157,7 +157,7 @@ async def test_a_child_gets_more_from_a_person_and_not_from_whoever_asked_it(wor
         assert [name for name in offered if "approv" in name or "scope" in name] == [
             "request_scope_expansion"
         ]
-        await control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
         assert (await over(house, run)).status is Status.DONE
         results = [each.text for each in await house.results(again)]
     assert len(results) == 4

@@ -13,10 +13,10 @@ from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status, Waiting
 from retinue.errors import NotFound, Refused
-from retinue.ports import Tool, Tx
-from retinue.runtime import control
-from retinue.runtime.send import Claim, claim
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.runtime import run_control
+from retinue.runtime.run_creation import Claim, claim
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 sent: list[str] = []
@@ -59,7 +59,7 @@ async def state_of(house: RuntimeProcess, asked: Approval) -> State:
 
 
 async def answer(house: RuntimeProcess, asked: Approval, said: Answer, *, alive: bool = True) -> Approval:
-    return await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: alive)
+    return await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: alive)
 
 
 async def soon(true: Callable[[], Awaitable[Any]]) -> None:
@@ -168,7 +168,7 @@ async def test_an_answer_counts_once_and_only_what_was_asked(world: RuntimeFixtu
         with pytest.raises(Refused, match="already"):
             await answer(house, asked, Answer.ALLOW)
         with pytest.raises(NotFound, match="approvals list"):
-            await control.answer("01NONE", Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+            await run_control.answer("01NONE", Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         await house.ended(run)
         assert sent == ["ada"]
 
@@ -180,7 +180,7 @@ async def test_nobody_answered_in_time_is_a_no(world: RuntimeFixture):
         calls(WISH), says("Then not."), tools=[mail()], policy=Policy.ASK, limits=brief
     ) as house:
         run = await house.run("Write.")
-        await soon(lambda: control.expire(house.ports, alive=lambda _: True))
+        await soon(lambda: run_control.expire(house.ports, alive=lambda _: True))
         assert (await house.ended(run)).status is Status.DONE
         (refused,) = await refusals(house, run)
         assert "nobody answered within 0.01 s" in refused["message"]

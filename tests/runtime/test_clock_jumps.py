@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture
 
-from retinue.domain.chance import Chance
+from retinue.domain.clock import Chance
 from retinue.domain.run import Reason, Run, Status
-from retinue.engine.chance import system_chance
-from retinue.testing.played import calls, says
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
+from retinue.worker.clock import system_chance
 
 DAY = timedelta(days=1)
 

@@ -9,11 +9,11 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits
+from retinue.domain.model_turn import Delta, Reply, Request
 from retinue.domain.run import Reason, Run, Status, Waiting
-from retinue.domain.turn import Delta, Reply, Request
-from retinue.ports import Driver, Tx
-from retinue.runtime import control
-from retinue.testing.played import PlayedDriver, calls, says
+from retinue.interfaces import Driver, Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import PlayedDriver, calls, says
 from retinue.tools.define import tool
 
 BRIEF = Limits(idle_seconds=0.05)
@@ -127,7 +127,9 @@ async def test_a_tool_a_child_and_a_person_may_take_their_time(world: RuntimeFix
                 await house.engine.change()
             assert asked[0].tool == tool_name
             await asyncio.sleep(LONG / 2)
-            await control.answer(asked[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+            await run_control.answer(
+                asked[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True
+            )
         assert (await over(house, run)).text == "Good."
         assert {each.status for each in await tree(house)} == {Status.DONE}
 
@@ -174,6 +176,6 @@ async def test_a_run_that_waits_for_a_person_to_go_on_is_not_late_because_of_the
         assert (run.waiting_for, run.wake_at) == (Waiting.PERSON, None)
         await asyncio.sleep(2.1)
         session = await house.store.find(run.session_id)
-        again = await control.answered(session, "Submit.", house.ports)
+        again = await run_control.answered(session, "Submit.", house.ports)
         assert again is not None
         assert (await house.ended(again)).status is Status.DONE

@@ -8,11 +8,11 @@ from typing import Protocol, TypeVar
 
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.deed import Deed, Progress
 from retinue.domain.run import Run, Status
-from retinue.ports import Call, Tool, Tx
-from retinue.runtime.recover import INTERRUPTED
-from retinue.testing.played import calls, says
+from retinue.domain.side_effect import Deed, Progress
+from retinue.interfaces import Call, Tool, Tx
+from retinue.runtime.recovery import INTERRUPTED
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 T = TypeVar("T")
@@ -127,7 +127,7 @@ async def test_a_deed_that_ended_before_the_death_keeps_its_result(world: Runtim
 
         async def then_dies(step: Callable[[Tx], T], then: Callable[[T], None] | None = None) -> T:
             found = await do(step, then)
-            if "ended" in getattr(step, "__qualname__", "") and "deeds" in step.__module__:
+            if "ended" in getattr(step, "__qualname__", "") and "side_effects" in step.__module__:
                 ended.set()
                 await asyncio.Event().wait()
             return found

@@ -10,16 +10,16 @@ from typing import Any, TypeVar
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.app.wiring import orders
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.app.composition import orders
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Notice, Returned
 from retinue.errors import NoRoom
-from retinue.ports import Conversation, Ledger, Store, Tx
-from retinue.runtime.recover import UNKNOWN
-from retinue.testing.played import calls, says
+from retinue.interfaces import Conversation, Ledger, Store, Tx
+from retinue.runtime.recovery import UNKNOWN
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 T = TypeVar("T")

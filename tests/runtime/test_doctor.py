@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import retinue
-from retinue.config import load
+from retinue.config.load import load
 
 
 @pytest.fixture

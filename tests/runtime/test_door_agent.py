@@ -16,11 +16,11 @@ from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Said
 from retinue.errors import ModelFailed
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import Step, calls, says
 from retinue.tools.define import tool
-from retinue.tools.doors.agent import SUMMARISE, UNSEEN
+from retinue.tools.delegation.agent import SUMMARISE, UNSEEN
 
 LONG = "The module is src/cron.py, and nothing else uses it."
 IDLE = "\n\n[No work done: it called no tool.]"
@@ -444,7 +444,7 @@ async def test_an_agent_that_is_sent_to_the_background_is_announced_later(world:
 
         await soon(waits)
         child = (await tree(house))[1]
-        await control.detach(child.id, house.ports)
+        await run_control.detach(child.id, house.ports)
 
         async def spoke() -> bool:
             return (await house.now(run)).aside

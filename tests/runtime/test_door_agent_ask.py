@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain import pool
+from retinue.domain import agent_pool
 from retinue.domain.ceiling import Ceiling
+from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.domain.turn import Reply, Request
-from retinue.engine.chance import system_chance
-from retinue.ports import Tx
-from retinue.store.files import FileStore
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tx
+from retinue.sessions.store import FileStore
+from retinue.testing.scripted_provider import Step, calls, says
 from retinue.tools.define import tool
-from retinue.tools.doors.agent import UNSEEN
+from retinue.tools.delegation.agent import UNSEEN
+from retinue.worker.clock import system_chance
 
 LONG = "The module is src/cron.py, and nothing else uses it."
 GIVES = ("agent", json.dumps({"agent_name": "helper", "task_prompt": "Look."}))
@@ -214,7 +214,7 @@ async def test_of_two_questions_at_once_one_is_answered_and_one_told_to_wait(wor
             ("helper", Status.DONE),
             ("helper", Status.DONE),
         ]
-        assert [use.count for use in pool.uses(await tree(house))] == [2]
+        assert [use.count for use in agent_pool.uses(await tree(house))] == [2]
         assert len([each for each in house.driver.asked if each.request.agent == "helper"]) == 2
     store.close()
 
@@ -306,7 +306,7 @@ async def test_an_agent_that_a_person_took_out_names_nobody_any_more(world: Runt
     async with world.open(by_agent=by_agent) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         child: Session = await house.store.find((await tree(house))[1].path)
-        await house.store.change(child, attributes={**child.attributes, pool.RETIRED: True})
+        await house.store.change(child, attributes={**child.attributes, agent_pool.RETIRED: True})
         await over(house, await house.ask("More.", session=await house.store.find(run.path)))
         assert await answers(house, run) == [(False, not_found(child.slug))]
 

@@ -16,9 +16,9 @@ from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import Limits, Subagents
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.errors import ModelFailed
-from retinue.ports import Tool, Tx
-from retinue.runtime import control
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import Step, calls, says
 from retinue.tools.define import tool
 
 
@@ -136,7 +136,7 @@ async def test_nothing_is_made_before_a_person_said_yes_and_nothing_after_a_no(w
         assert (run.status, run.waiting_for) == (Status.WAITING, Waiting.APPROVAL)
         assert not (Path(run.path).parent / "agents").exists()
         (asked,) = await pending(house)
-        await control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
         assert (await over(house, run)).text == "Then not."
         assert not (Path(run.path).parent / "agents").exists()
         assert len(await tree(house)) == 1
@@ -147,7 +147,7 @@ async def test_a_yes_starts_one_child_and_is_not_asked_for_again(world: RuntimeF
     async with family(world, [calls(wish()), says("Done.")], [says("Yes.")], policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         (asked,) = await pending(house)
-        await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         assert (await over(house, run)).status is Status.DONE
         assert len(await tree(house)) == 2
         assert len(await asked_ever(house)) == 1
@@ -167,7 +167,7 @@ async def test_a_no_inside_the_child_ends_it_and_the_parent_hears_of_it(world: R
         run = await over(house, await house.ask("Go.", agent="main"))
         for said in (Answer.ALLOW, Answer.DENY):
             (asked,) = await pending(house)
-            await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+            await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
             await over(house, run)
         done = await over(house, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")
@@ -300,7 +300,7 @@ async def test_what_a_parent_is_denied_nobody_gives_its_child(world: RuntimeFixt
         run = await over(house, await house.ask("Go.", agent="main"))
         (asked,) = await pending(house)
         assert "every file on this machine" in asked.reason
-        await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         await over(house, run)
         child = (await tree(house))[1]
         secret, other = await house.results(child)
@@ -318,7 +318,7 @@ async def test_a_refusal_after_a_yes_to_every_file_says_what_the_yes_was_to(worl
     async with world.open(by_agent={"main": main, "helper": helper}, policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
         (asked,) = await pending(house)
-        await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         await over(house, run)
         (refused,) = await house.results((await tree(house))[1])
         assert "You may read /**; denied: " in refused.text
@@ -333,12 +333,12 @@ async def test_an_answer_from_another_process_carries_the_whole_tree_on(world: R
     helper = [calls(("mail", "{}"))]
     async with family(world, [calls(wish())], helper, tools=[mail], policy=Policy.ASK) as house:
         run = await over(house, await house.ask("Go.", agent="main"))
-        await control.answer(
+        await run_control.answer(
             (await pending(house))[0].id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True
         )
         await over(house, run)
     async with family(world, [says("So be it.")], [], tools=[mail], policy=Policy.ASK) as house:
         (asked,) = await pending(house)
-        await control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=house.ports.alive)
+        await run_control.answer(asked.id, Answer.DENY, house.ports, by="person", alive=house.ports.alive)
         done = await over(house, run)
         assert (done.status, done.text) == (Status.DONE, "So be it.")

@@ -10,16 +10,16 @@ import pytest
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.announcement import State as Delivered
+from retinue.agents.definition_file import parse_preset
 from retinue.domain.ceiling import Bounds
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.event import Event
 from retinue.domain.limits import Limits
+from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Notice, Returned
-from retinue.domain.turn import Reply, Request
-from retinue.ports import Tx
-from retinue.store.definitions import parse_preset
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tx
+from retinue.testing.scripted_provider import calls, says
 
 
 async def quiet(house: RuntimeProcess) -> list[Run]:

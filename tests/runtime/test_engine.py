@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 
 from retinue.domain.session import Born
-from retinue.engine.garbage import OBJECTS
-from retinue.engine.local import POLL_SECONDS, LocalEngine, Orders
 from retinue.errors import Cancelled, NoRoom
+from retinue.worker.gc_tuning import OBJECTS
+from retinue.worker.worker import POLL_SECONDS, LocalEngine, Orders
 
 
 class Told:

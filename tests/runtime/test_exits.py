@@ -13,11 +13,11 @@ from transcript_entries import entry_texts
 from retinue.domain.ceiling import Bounds
 from retinue.domain.run import Reason, Run, Status, Waiting, as_json_in_full
 from retinue.domain.transcript import Notice, Returned, Said, dangling
-from retinue.ports import Tool, Tx
-from retinue.runtime import control
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
-from retinue.tools.exits import exits
+from retinue.tools.exit_tools import exits
 
 CODER = "exits: [submit_for_review, ask_for_help, llm_unreachable]\n"
 REVIEWER = "exits: [approve, request_changes]\n"
@@ -40,7 +40,7 @@ async def notices(house: RuntimeProcess, run: Run) -> list[str]:
 async def told(house: RuntimeProcess, run: Run, words: str) -> Run:
     """A person goes on with a run that waits for them."""
     session = await house.store.find(run.session_id)
-    again = await control.answered(session, words, house.ports)
+    again = await run_control.answered(session, words, house.ports)
     assert again is not None
     return await house.ended(again)
 

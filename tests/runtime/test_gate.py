@@ -8,15 +8,15 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.limits import MAX_ARGUMENT_BYTES
-from retinue.domain.rule import Rule
+from retinue.domain.model_turn import Reply, Stop, Wish
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import Rule
 from retinue.domain.run import Status
-from retinue.domain.scope import Scope
-from retinue.domain.turn import Reply, Stop, Wish
 from retinue.errors import Failed, OutOfScope
-from retinue.ports import Call, Tool, Tx
-from retinue.runtime import control
-from retinue.runtime.guard import offered, verdict
-from retinue.testing.played import calls, says
+from retinue.interfaces import Call, Tool, Tx
+from retinue.runtime import run_control
+from retinue.runtime.tool_executor import offered, verdict
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 seen: list[Call] = []
@@ -48,7 +48,7 @@ async def approvals(house: RuntimeProcess) -> list[Approval]:
 
 
 async def answer(house: RuntimeProcess, asked: Approval, said: Answer) -> None:
-    await control.answer(asked.id, said, house.ports, by="ada", alive=lambda _: True)
+    await run_control.answer(asked.id, said, house.ports, by="ada", alive=lambda _: True)
 
 
 async def test_a_call_that_came_in_pieces_is_not_made(world: RuntimeFixture):

@@ -10,12 +10,12 @@ from runtime_fixture import RuntimeFixture
 
 from retinue.domain.ceiling import Bounds
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_BAD_REPLIES, MAX_RESULT_BYTES, Limits
+from retinue.domain.model_turn import Reply
 from retinue.domain.run import Reason, Status
-from retinue.domain.turn import Reply
 from retinue.errors import OutOfScope
-from retinue.ports import Call, Tool
-from retinue.runtime.guard import capped
-from retinue.testing.played import calls, says
+from retinue.interfaces import Call, Tool
+from retinue.runtime.tool_executor import capped
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 made: list[str] = []

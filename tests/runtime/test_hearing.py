@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from retinue.domain.redact import Redactor
-from retinue.domain.turn import Delta
-from retinue.runtime.hearing import Hearing
+from retinue.domain.model_turn import Delta
+from retinue.domain.redaction import Redactor
+from retinue.runtime.stream_buffer import Hearing
 
 SECRET = "s3cret-value-of-ours-0123456789"
 

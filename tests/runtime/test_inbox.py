@@ -9,15 +9,15 @@ from typing import Any
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
+from retinue.domain.model_turn import Delta, Reply, Request
+from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run, Status
-from retinue.domain.scope import Scope
 from retinue.domain.transcript import Notice
-from retinue.domain.turn import Delta, Reply, Request
-from retinue.ports import Call, Tx
+from retinue.interfaces import Call, Tx
 from retinue.runtime.inbox import drained
-from retinue.testing.played import PlayedDriver, Step, calls, says
+from retinue.testing.scripted_provider import PlayedDriver, Step, calls, says
 
 LOOK, DRAIN = ("inbox", "{}"), ("inbox", '{"drain": true}')
 

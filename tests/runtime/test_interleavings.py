@@ -13,17 +13,17 @@ from typing import TypeVar
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.app.wiring import orders
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.app.composition import orders
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
+from retinue.domain.model_turn import Delta, Reply, Request
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice, Said
-from retinue.domain.turn import Delta, Reply, Request
-from retinue.engine.chance import system_chance
 from retinue.errors import ModelFailed
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.testing.played import Asked, PlayedDriver, calls, says
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import Asked, PlayedDriver, calls, says
+from retinue.worker.clock import system_chance
 
 T = TypeVar("T")
 
@@ -226,7 +226,7 @@ async def test_what_stands_in_the_file_of_a_run_that_is_cancelled_after_its_proc
         run = await house.ask("Go.", agent="main")
         await fell.wait()
     async with world.open() as house:
-        await control.cancel(run.id, house.ports, alive=lambda _: False)
+        await run_control.cancel(run.id, house.ports, alive=lambda _: False)
 
         def left(tx: Tx) -> list[Delivered]:
             return [each.state for each in tx.deliveries()]

@@ -14,11 +14,11 @@ from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.transcript import Called, Notice, Returned, Said, dangling
 from retinue.errors import ModelFailed, Refused
-from retinue.ports import Tool, Tx
-from retinue.runtime import control, speaking
-from retinue.runtime.interrupt import interrupt
-from retinue.runtime.work import INTERRUPTED_NOTE
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.runtime import model_turn, run_control
+from retinue.runtime.agent_loop import INTERRUPTED_NOTE
+from retinue.runtime.interrupts import interrupt
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 ENDED = (Status.CANCELLED, Reason.INTERRUPTED)
@@ -135,7 +135,7 @@ async def test_a_summary_that_does_not_come_leaves_the_words_so_far(
         await house.until("text.delta")
         ended = await stopped(house, run)
         assert (ended.status, ended.reason, ended.text) == (*ENDED, "Half of thi")
-    monkeypatch.setattr(speaking, "SUMMARY_SECONDS", 0.05)
+    monkeypatch.setattr(model_turn, "SUMMARY_SECONDS", 0.05)
     async with world.open(says("Half of this is heard."), says("Never all of it."), hold=True) as house:
         run = await house.ask("Talk.")
         await house.until("text.delta")
@@ -367,7 +367,7 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
         run = await house.ask("Go.")
         await waiting(house, run)
         _, child = await runs(house)
-        await control.detach(child.id, house.ports)
+        await run_control.detach(child.id, house.ports)
 
         async def spoken() -> bool:
             return (await house.now(run)).text == "It goes on without me."
@@ -377,7 +377,7 @@ async def test_a_run_that_is_detached_lets_its_asker_go_on_and_is_announced_late
         assert (answer.ok, child.id in answer.text) == (True, True)
         assert (await house.now(child)).status is Status.RUNNING
         with pytest.raises(Refused, match="in the background already"):
-            await control.detach(child.id, house.ports)
+            await run_control.detach(child.id, house.ports)
         gate.set()
         while not (now := await house.now(run)).status.final:
             await house.engine.change()
@@ -412,7 +412,7 @@ async def test_of_several_that_are_waited_for_one_is_detached_and_the_others_are
         run = await house.ask("Go.")
         await waiting(house, run)
         one = next(each for each in await runs(house) if each.ask.task == "One.")
-        await control.detach(one.id, house.ports)
+        await run_control.detach(one.id, house.ports)
 
         async def answered() -> bool:
             return len(await house.results(run)) == 1

@@ -11,12 +11,12 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State, Touch
 from retinue.domain.ceiling import OPERATOR, Bounds, Ceiling
-from retinue.domain.level import Level
 from retinue.domain.limits import Limits
 from retinue.domain.run import Run, Status, Waiting
-from retinue.ports import Call, Tool, Tx
-from retinue.runtime import control
-from retinue.testing.played import calls, says
+from retinue.domain.sandbox_level import Level
+from retinue.interfaces import Call, Tool, Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import calls, says
 from retinue.testing.shells import PlayedShell
 from retinue.tools.define import tool
 
@@ -53,7 +53,7 @@ async def approvals(house: RuntimeProcess) -> list[Approval]:
 
 async def answer(house: RuntimeProcess, said: Answer) -> None:
     (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
-    await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
 
 
 async def refusals(house: RuntimeProcess, run: Run) -> list[dict[str, Any]]:

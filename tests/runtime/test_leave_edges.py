@@ -13,18 +13,18 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State, Touch
 from retinue.domain.ceiling import Bounds
-from retinue.domain.chance import Chance
-from retinue.domain.level import Level
+from retinue.domain.clock import Chance
 from retinue.domain.limits import Limits
+from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Status
-from retinue.domain.turn import Reply, Request
-from retinue.engine.chance import system_chance
+from retinue.domain.sandbox_level import Level
 from retinue.errors import OutOfScope
-from retinue.ports import Call, Tool, Tx
-from retinue.runtime import control
-from retinue.testing.played import calls, says
+from retinue.interfaces import Call, Tool, Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import calls, says
 from retinue.testing.shells import PlayedShell
 from retinue.tools.define import tool
+from retinue.worker.clock import system_chance
 
 FAR = "/etc/passwd"  # read only: no test names a file of the machine's to write
 made: list[str] = []
@@ -48,7 +48,7 @@ async def approvals(house: RuntimeProcess) -> list[Approval]:
 
 async def answer(house: RuntimeProcess, said: Answer) -> None:
     (asked,) = [each for each in await approvals(house) if each.state is State.PENDING]
-    await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
 
 
 def more(name: str, resource: str) -> Any:
@@ -199,7 +199,7 @@ async def test_a_yes_to_one_of_two_equal_calls_is_for_that_one(world: RuntimeFix
     async with world.open(twice, says("Done."), policy=Policy.ASK, shell=shell, level=shell.at()) as house:
         run = await house.run("Run.")
         first, second = await approvals(house)
-        await control.answer(second.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(second.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         assert (await house.ended(run)).status is Status.WAITING
         assert [(each.id, each.state) for each in await approvals(house)] == [
             (first.id, State.PENDING),
@@ -227,7 +227,7 @@ async def test_a_yes_to_a_command_held_tightly_is_none_to_the_same_held_loosely(
         run = await house.run("Run.")
         (first,) = await approvals(house)
     async with world.open(says("Done."), policy=Policy.ASK, shell=loose, level=loose.at()) as house:
-        await control.answer(first.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: False)
+        await run_control.answer(first.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: False)
         assert (await house.ended(run)).status is Status.WAITING
         assert (tight.ran, loose.ran) == ([], [])
         assert [(each.state, each.level) for each in await approvals(house)] == [

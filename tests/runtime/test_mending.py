@@ -16,14 +16,14 @@ from typing import Any
 import pytest
 
 import retinue
-from retinue.app.mending import ANEW
-from retinue.config import Config, load
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.app.repair import ANEW
+from retinue.config.load import Config, load
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Returned
 from retinue.errors import Unreadable
-from retinue.ports import Tx
+from retinue.interfaces import Tx
 
 
 @pytest.fixture

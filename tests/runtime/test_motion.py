@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from retinue.app.motion import ahead, moving, moving_in
+from retinue.app.tree_activity import ahead, moving, moving_in
 from retinue.domain.run import Run, Status, Waiting
 from retinue.testing.ledgers import a_run
 from retinue.testing.memory_ledger import MemoryLedger

@@ -8,11 +8,11 @@ import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import MOST_COMPARED, Answer, Approval, NamedFile, Policy, State
-from retinue.domain.level import Level
 from retinue.domain.run import Run, Status
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.testing.played import calls, says
+from retinue.domain.sandbox_level import Level
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import calls, says
 from retinue.testing.shells import PlayedShell
 
 
@@ -39,7 +39,7 @@ async def approvals(house: RuntimeProcess) -> list[Approval]:
 async def answered(house: RuntimeProcess, run: Run, said: Answer, tool: str = "bash") -> Run:
     """The run, once it goes no further after the answer."""
     (asked,) = [each for each in await approvals(house) if each.state is State.PENDING and each.tool == tool]
-    await control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
+    await run_control.answer(asked.id, said, house.ports, by="person", alive=lambda _: True)
     return await house.ended(run)
 
 

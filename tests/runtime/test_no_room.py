@@ -11,15 +11,15 @@ from typing import Any, TypeVar
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.app.wiring import orders
+from retinue.app.composition import orders
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status, Waiting
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Entry, Returned
 from retinue.errors import Held, NoRoom, RetinueError
-from retinue.ports import Conversation, Ledger, Ports, Store, Tx
-from retinue.runtime import room
-from retinue.testing.played import calls, says
+from retinue.interfaces import Conversation, Ledger, Ports, Store, Tx
+from retinue.runtime import disk_full
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 T = TypeVar("T")
@@ -30,8 +30,8 @@ BROKEN = NoRoom("Cannot write /home/x/session.md: Input/output error")
 
 @pytest.fixture(autouse=True)
 def _soon(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(room, "RETRY_SECONDS", 0.02)
-    monkeypatch.setattr(room, "MOMENT_SECONDS", 0.01)
+    monkeypatch.setattr(disk_full, "RETRY_SECONDS", 0.02)
+    monkeypatch.setattr(disk_full, "MOMENT_SECONDS", 0.01)
 
 
 class Disk:

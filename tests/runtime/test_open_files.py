@@ -9,7 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 
 import retinue
-from retinue.config import load
+from retinue.config.load import load
 
 
 def open_files() -> int:

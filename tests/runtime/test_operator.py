@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from retinue.app.operator import Operator
-from retinue.config import load
+from retinue.app.live_config import Operator
+from retinue.config.load import load
 
 DENIED = '[deny]\ntools = ["{tool}"]\n'
 

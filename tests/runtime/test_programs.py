@@ -9,15 +9,15 @@ from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
 from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.deed import Deed, Progress
-from retinue.domain.level import Level
+from retinue.domain.model_turn import Act, Delta, Reply, Request, Step
 from retinue.domain.run import Reason, Run, Status, Usage, Waiting
+from retinue.domain.sandbox_level import Level
+from retinue.domain.side_effect import Deed, Progress
 from retinue.domain.transcript import Called, Notice, Returned, Said
-from retinue.domain.turn import Act, Delta, Reply, Request, Step
-from retinue.ports import Ledger, Tx
-from retinue.runtime import control
-from retinue.runtime.engage import CUT_OFF
-from retinue.testing.played import says
+from retinue.interfaces import Ledger, Tx
+from retinue.runtime import run_control
+from retinue.runtime.cli_agents import CUT_OFF
+from retinue.testing.scripted_provider import says
 
 T = TypeVar("T")
 
@@ -145,13 +145,13 @@ async def test_where_nothing_holds_a_program_a_person_is_asked_before_each_run(w
         assert (approval.tool, approval.resource) == ("claude-cli", f"claude in {house.root}")
         assert (approval.level, "held by nothing" in approval.reason) == (Level.NONE, True)
         assert house.driver.asked == []
-        await control.answer(approval.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(approval.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
         run = await house.ended(run)
         assert (run.status, run.text) == (Status.DONE, "Done.")
         session = await house.store.find(run.session_id)
         again = await house.ended(await house.ask("Once more.", session=session))
         (second,) = await asked(house)
-        await control.answer(second.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
+        await run_control.answer(second.id, Answer.DENY, house.ports, by="person", alive=lambda _: True)
         again = await house.ended(again)
         assert (again.status, again.reason) == (Status.FAILED, Reason.CONFIG)
         assert "a person said no" in again.error

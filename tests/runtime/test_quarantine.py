@@ -4,14 +4,14 @@ import asyncio
 
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.deed import Deed
 from retinue.domain.limits import Limits
 from retinue.domain.run import Ask, Run, Status
-from retinue.ports import Tx
-from retinue.runtime.quarantine import in_turn, take_up
-from retinue.runtime.recover import release
+from retinue.domain.side_effect import Deed
+from retinue.interfaces import Tx
+from retinue.runtime.crash_quarantine import in_turn, take_up
+from retinue.runtime.recovery import release
 from retinue.testing.ledgers import AT, a_run
-from retinue.testing.played import calls, says
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.level import Level
+from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Run, Status
-from retinue.domain.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.domain.session import Session
 from retinue.domain.transcript import Notice, Returned
 from retinue.errors import Failed
-from retinue.ports import Tx
+from retinue.interfaces import Tx
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
-from retinue.testing.played import Step, calls, says
+from retinue.testing.scripted_provider import Step, calls, says
 
 PROBE = Probe(most=Level.STRICT)
 

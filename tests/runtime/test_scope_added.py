@@ -10,10 +10,10 @@ from retinue.domain.agent import Agent
 from retinue.domain.approval import Answer, Approval, Policy, State
 from retinue.domain.run import Run, Status
 from retinue.domain.session import Session
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.runtime.prepare import definition, scope_of
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.runtime.run_plan import definition, scope_of
+from retinue.testing.scripted_provider import calls, says
 
 FRONT = "temperature: 0.5  # calm\n# about rights\n"
 
@@ -33,7 +33,7 @@ async def added(house: RuntimeProcess, run: Run) -> tuple[Agent, Session, str]:
         return tx.approvals(state=[State.PENDING])
 
     (asked,) = await house.ports.ledger.look(step)
-    await control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
+    await run_control.answer(asked.id, Answer.ADD, house.ports, by="person", alive=lambda _: True)
     assert (await house.ended(run)).status is Status.DONE
     assert (await house.results(run))[0].text.startswith("Added to your scope: ")
     session = await house.store.find(run.session_id)

@@ -7,13 +7,13 @@ from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
 from retinue.domain.limits import Limits
+from retinue.domain.model_turn import Reply, Request
 from retinue.domain.run import Reason, Status
 from retinue.domain.transcript import Said
-from retinue.domain.turn import Reply, Request
 from retinue.errors import NotFound, Refused
-from retinue.runtime import control, recover
-from retinue.runtime.send import Claim, claim
-from retinue.testing.played import calls, says
+from retinue.runtime import recovery, run_control
+from retinue.runtime.run_creation import Claim, claim
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 
@@ -140,9 +140,9 @@ async def test_a_run_taken_up_by_another_process_is_stopped_there_and_not_merely
         run = await house.ask("Begin.")
         await house.until("text.delta")
     async with world.open(says("Taken up."), hold=True) as other, world.open() as house:
-        await recover.resume(run.id, other.ports, left_by=(await house.now(run)).owner)
+        await recovery.resume(run.id, other.ports, left_by=(await house.now(run)).owner)
         await other.until("text.delta")
-        await control.cancel(run.id, house.ports, alive=world.alive.__contains__)
+        await run_control.cancel(run.id, house.ports, alive=world.alive.__contains__)
         stopped = await asyncio.wait_for(other.ended(run), 10)
         assert (stopped.status, stopped.text) == (Status.CANCELLED, "Take")
         assert entry_texts(await house.entries(run))[-1] == "Take"
@@ -197,19 +197,19 @@ async def test_a_run_that_nobody_works_is_cancelled_by_its_row_alone(world: Runt
         left = await house.ask("Begin.")
         await house.until("text.delta")
     async with world.open() as house:
-        stopped = await control.cancel(left.id, house.ports, alive=lambda _: False)
+        stopped = await run_control.cancel(left.id, house.ports, alive=lambda _: False)
         assert (stopped.status, stopped.reason) == (Status.CANCELLED, Reason.USER_CANCEL)
         with pytest.raises(NotFound, match="there is no run 01NOBODY"):
-            await control.cancel("01NOBODY", house.ports, alive=lambda _: False)
+            await run_control.cancel("01NOBODY", house.ports, alive=lambda _: False)
         with pytest.raises(NotFound):
-            await recover.resume("01NOBODY", house.ports, left_by="")
+            await recovery.resume("01NOBODY", house.ports, left_by="")
         with pytest.raises(Refused, match=r"has ended \(cancelled\)"):
-            await recover.resume(left.id, house.ports, left_by="")
+            await recovery.resume(left.id, house.ports, left_by="")
 
 
 async def test_a_run_of_another_living_process_is_asked_to_stop(world: RuntimeFixture):
     async with world.open(says("Half of it."), hold=True) as worker, world.open() as other:
         run = await worker.ask("Talk.")
         await worker.until("text.delta")
-        await control.cancel(run.id, other.ports, alive=lambda _: True)
+        await run_control.cancel(run.id, other.ports, alive=lambda _: True)
         assert (await worker.ended(run)).status is Status.CANCELLED

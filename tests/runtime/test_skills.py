@@ -4,13 +4,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from retinue.domain.agent import Exposure
-from retinue.domain.offer import Offer, Pin
-from retinue.domain.scope import Scope
+from retinue.domain.mcp_tool import Offer, Pin
+from retinue.domain.permissions.scope import Scope
 from retinue.domain.skill import Skill
-from retinue.runtime.guard import offered
+from retinue.runtime.tool_executor import offered
 from retinue.tools.define import tool
-from retinue.tools.served import served
-from retinue.tools.table import built_in
+from retinue.tools.mcp_tool import served
+from retinue.tools.registry import built_in
 
 
 @tool(plugin="notes")

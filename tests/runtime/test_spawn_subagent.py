@@ -12,14 +12,14 @@ import pytest
 from gates import gated
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice
 from retinue.errors import ModelFailed
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import Step, calls, says
 
 
 def spawns(agent: str = "helper", prompt: str = "Look.", **more: Any) -> tuple[str, str]:
@@ -207,7 +207,7 @@ async def test_a_subtask_that_a_person_detached_answers_at_once_and_is_announced
 
         await soon(begun)
         child = (await all_runs(house))[1]
-        await control.detach(child.id, house.ports)
+        await run_control.detach(child.id, house.ports)
 
         async def spoke() -> bool:
             return (await house.now(run)).aside

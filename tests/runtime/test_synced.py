@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 from runtime_fixture import RuntimeFixture
 
-from retinue.app.wiring import orders
+from retinue.app.composition import orders
 from retinue.domain.run import Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Called, Entry, Returned, Said
-from retinue.ports import Conversation, Store
-from retinue.testing.played import calls, says
+from retinue.interfaces import Conversation, Store
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 

@@ -9,12 +9,12 @@ from inline_snapshot import snapshot
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
 from retinue.domain.approval import Answer, Approval, Policy, State
-from retinue.domain.level import Level
-from retinue.domain.outcome import Ran
+from retinue.domain.io_results import Ran
 from retinue.domain.run import Run, Status
-from retinue.ports import Tx
-from retinue.runtime import control
-from retinue.testing.played import calls, says
+from retinue.domain.sandbox_level import Level
+from retinue.interfaces import Tx
+from retinue.runtime import run_control
+from retinue.testing.scripted_provider import calls, says
 from retinue.testing.shells import PlayedShell
 from retinue.tools.bash import answer, level_in
 
@@ -89,7 +89,7 @@ async def waiting(house: RuntimeProcess, run: Run) -> Approval:
 
 
 async def allow(house: RuntimeProcess, asked: Approval) -> None:
-    await control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
+    await run_control.answer(asked.id, Answer.ALLOW, house.ports, by="person", alive=lambda _: True)
 
 
 async def test_a_yes_to_a_command_held_strictly_is_no_yes_to_the_same_command_held_loosely(

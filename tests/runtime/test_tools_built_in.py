@@ -11,20 +11,20 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from retinue.domain.outcome import Found, Opened
-from retinue.domain.rule import below
+from retinue.domain.io_results import Found, Opened
+from retinue.domain.permissions.scope import DEFAULT_DENY, Scope
+from retinue.domain.rules import below
 from retinue.domain.run import Ask, Run
-from retinue.domain.scope import DEFAULT_DENY, Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
-from retinue.ports import Call
-from retinue.sandbox.fileguard import GuardedFiles
+from retinue.interfaces import Call
+from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.testing.shells import no_shell
 from retinue.tools import ls as ls_tool
 from retinue.tools.grep import Hunt
-from retinue.tools.table import built_in
+from retinue.tools.registry import built_in
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 Use = Callable[..., Awaitable[str]]

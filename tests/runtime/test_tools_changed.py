@@ -8,8 +8,8 @@ from runtime_fixture import RuntimeFixture
 
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import dangling
-from retinue.ports import Tool
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tool
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 Effects = Literal["read", "idempotent", "once"]

@@ -18,14 +18,14 @@ from hypothesis import strategies as st
 from inline_snapshot import snapshot
 
 from retinue.domain.limits import MAX_ARGUMENT_BYTES, MAX_ARGUMENT_DEPTH
+from retinue.domain.permissions.scope import Scope
 from retinue.domain.run import Ask, Run
-from retinue.domain.scope import Scope
 from retinue.domain.session import Session
 from retinue.domain.tool import Effect
 from retinue.domain.workspace import Workspace
 from retinue.errors import Usage
-from retinue.ports import Call, Tool
-from retinue.sandbox.fileguard import GuardedFiles
+from retinue.interfaces import Call, Tool
+from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.testing.shells import no_shell
 from retinue.tools.arguments import prescan
 from retinue.tools.define import tool

@@ -12,19 +12,19 @@ from typing import Any
 import pytest
 from inline_snapshot import snapshot
 
-from retinue.domain.outcome import Written
-from retinue.domain.rule import below
+from retinue.domain.io_results import Written
+from retinue.domain.permissions.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
+from retinue.domain.rules import below
 from retinue.domain.run import Ask, Run
-from retinue.domain.scope import DEFAULT_DENY, DEFAULT_WRITE, Scope
 from retinue.domain.session import Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Failed, NobodyHere, OutOfScope
-from retinue.ports import Call
-from retinue.sandbox.fileguard import GuardedFiles
+from retinue.interfaces import Call
+from retinue.sandbox.files.guarded_files import GuardedFiles
 from retinue.testing.shells import no_shell
 from retinue.tools import edit as edit_tool
-from retinue.tools.nearest import nearest
-from retinue.tools.table import built_in
+from retinue.tools.nearest_lines import nearest
+from retinue.tools.registry import built_in
 
 AT = datetime(2026, 11, 15, tzinfo=UTC)
 Use = Callable[..., Awaitable[str]]

@@ -9,13 +9,13 @@ from typing import Any
 
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 
-from retinue.domain.announcement import harmless
+from retinue.domain.delivery import harmless
 from retinue.domain.limits import Subagents
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice
-from retinue.ports import Tool, Tx
-from retinue.runtime import recover
-from retinue.testing.played import calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.runtime import recovery
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 
@@ -91,7 +91,7 @@ async def test_a_call_that_waited_long_enough_answers_though_its_process_died_me
     by_agent = {"main": [says("It takes long."), says("Heard.")], "helper": [says("x")]}
     async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         (child,) = [each for each in await all_runs(house) if each.agent == "helper"]
-        await recover.resume(child.id, house.ports, left_by=child.owner)
+        await recovery.resume(child.id, house.ports, left_by=child.owner)
 
         async def answered() -> bool:
             return bool(await house.results(run))
@@ -168,7 +168,7 @@ async def test_taking_up_the_top_of_a_tree_takes_up_the_whole_of_it(world: Runti
     async with world.open() as house:
 
         def step(tx: Tx) -> list[Run]:
-            return recover.descendants(run, tx)
+            return recovery.descendants(run, tx)
 
         below = await house.ports.ledger.look(step)
         assert [each.agent for each in below] == ["helper"]
@@ -199,7 +199,7 @@ async def test_a_call_that_a_person_took_out_of_the_file_asks_nobody_a_second_ti
     by_agent = {"main": [says("It says so.")], "helper": [says("It is so.")]}
     async with world.open(by_agent=by_agent, tools=[gated(gate)]) as house:
         (child,) = [each for each in await all_runs(house) if each.agent == "helper"]
-        await recover.resume(child.id, house.ports, left_by=child.owner)
+        await recovery.resume(child.id, house.ports, left_by=child.owner)
 
         async def over() -> bool:
             return all(each.status.final for each in await all_runs(house))

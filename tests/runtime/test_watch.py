@@ -13,10 +13,10 @@ from retinue.domain.run import Reason, Run, Status
 from retinue.domain.session import Session
 from retinue.domain.watch import Interjection, Severity, Watch
 from retinue.errors import ModelFailed, Refused
-from retinue.ports import Tool, Tx
-from retinue.runtime.interject import dismiss
-from retinue.runtime.watch import catch_up, unwatch, watch
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.runtime.interjections import dismiss
+from retinue.runtime.watchers import catch_up, unwatch, watch
+from retinue.testing.scripted_provider import Step, calls, says
 from retinue.tools.define import tool
 
 QUICK = Limits(watch_quiet_seconds=0.001)

@@ -8,11 +8,11 @@ from pathlib import Path
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
+from retinue.domain.model_turn import Delta, Reply, Request, Stop, Wish
 from retinue.domain.run import Status
 from retinue.domain.transcript import Called, Returned, Said, dangling
-from retinue.domain.turn import Delta, Reply, Request, Stop, Wish
-from retinue.runtime.control import cancel
-from retinue.testing.played import calls, says
+from retinue.runtime.run_control import cancel
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 

@@ -10,14 +10,14 @@ from typing import Any
 from runtime_fixture import RuntimeFixture
 from transcript_entries import entry_texts
 
-from retinue.app.wiring import orders
+from retinue.app.composition import orders
+from retinue.domain.model_turn import Reply, Request, Stop
 from retinue.domain.run import Reason, Status
 from retinue.domain.session import Session
 from retinue.domain.transcript import Entry, Notice, Returned, Said, dangling
-from retinue.domain.turn import Reply, Request, Stop
 from retinue.errors import ModelFailed, NoRoom
-from retinue.ports import Conversation, Store
-from retinue.testing.played import calls, says
+from retinue.interfaces import Conversation, Store
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
 
 

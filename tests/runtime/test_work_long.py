@@ -8,14 +8,14 @@ from dataclasses import replace
 from runtime_fixture import RuntimeFixture, RuntimeProcess
 from transcript_entries import entry_texts
 
-from retinue.domain.prompt import LEFT_OUT
 from retinue.domain.run import Run, Status
+from retinue.domain.system_prompt import LEFT_OUT
 from retinue.domain.transcript import Returned, Said
-from retinue.engine.chance import system_chance
-from retinue.ports import Tool, Tx
-from retinue.store.files import FileStore
-from retinue.testing.played import Step, calls, says
+from retinue.interfaces import Tool, Tx
+from retinue.sessions.store import FileStore
+from retinue.testing.scripted_provider import Step, calls, says
 from retinue.tools.define import tool
+from retinue.worker.clock import system_chance
 
 WINDOW = 6000
 

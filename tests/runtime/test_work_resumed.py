@@ -14,13 +14,13 @@ from retinue.domain.event import Event
 from retinue.domain.limits import Limits
 from retinue.domain.run import Reason, Run, Status
 from retinue.domain.transcript import Notice, Returned, Said, dangling
-from retinue.engine.chance import system_chance
 from retinue.errors import Held, Refused
-from retinue.ports import Call, Ledger, Tool, Tx
-from retinue.runtime import recover
-from retinue.runtime.quarantine import take_up
-from retinue.testing.played import calls, says
+from retinue.interfaces import Call, Ledger, Tool, Tx
+from retinue.runtime import recovery
+from retinue.runtime.crash_quarantine import take_up
+from retinue.testing.scripted_provider import calls, says
 from retinue.tools.define import tool
+from retinue.worker.clock import system_chance
 
 T = TypeVar("T")
 
@@ -222,7 +222,7 @@ async def test_a_run_is_taken_up_three_times_at_most_and_then_counts_as_lost(wor
     for _ in range(3):
         begun = asyncio.Event()
         async with world.open(tools=[waits_for_ever(begun, "read")]) as house:
-            await recover.resume(run.id, house.ports, left_by=(await house.now(run)).owner)
+            await recovery.resume(run.id, house.ports, left_by=(await house.now(run)).owner)
             await begun.wait()
     async with world.open(says("never")) as house:
         ended = await house.resume(run)
@@ -237,9 +237,9 @@ async def test_of_two_processes_that_saw_the_owner_die_only_one_takes_the_run(wo
     tools = [comes_back([], "read")]
     async with world.open(says("Mine."), tools=tools) as one, world.open(says("Mine."), tools=tools) as two:
         dead = (await one.now(run)).owner
-        await recover.resume(run.id, one.ports, left_by=dead)
+        await recovery.resume(run.id, one.ports, left_by=dead)
         try:
-            await recover.resume(run.id, two.ports, left_by=dead)
+            await recovery.resume(run.id, two.ports, left_by=dead)
         except Refused as error:
             refused.append(str(error))
         assert (await one.ended(run)).text == "Mine."
@@ -345,7 +345,7 @@ async def test_what_lay_too_long_is_lost_and_not_begun_again_unasked(world: Runt
         run = await house.ask("Go.")
         await house.until("run.state")
     async with world.open(says("late"), limits=Limits(resume_window_seconds=0)) as house:
-        (lost,) = await recover.resume_all([await house.now(run)], house.ports)
+        (lost,) = await recovery.resume_all([await house.now(run)], house.ports)
         assert (lost.status, lost.reason) == (Status.LOST, Reason.STALE)
         assert "resume_window_seconds" in lost.error
         assert house.driver.asked == []
@@ -370,7 +370,7 @@ async def test_messages_of_one_conversation_keep_their_order_through_a_death(wor
             return [event.kind for event in tx.events()]
 
         left = await house.ports.ledger.look(oldest_first)
-        await recover.release(house.ports, house.ports.alive)
+        await recovery.release(house.ports, house.ports.alive)
         await take_up(left, house.ports)
         for run in left:
             await house.engine.wait(run.id)

@@ -10,7 +10,7 @@ from typing import Any
 
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured, Script
+from retinue.testing.fake_model_server import Captured, Script
 from retinue.testing.replies import Answer, calls, reply
 
 

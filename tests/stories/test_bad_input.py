@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, reply, status
 
 

@@ -14,8 +14,8 @@ import pytest
 from commands import require_pipe
 from user_machine import UserMachine
 
-from retinue import remote
-from retinue.testing.model_server import Captured, Script
+from retinue import daemon_client
+from retinue.testing.fake_model_server import Captured, Script
 from retinue.testing.replies import Answer, calls, reply, silence, status
 
 TOOLS = '''
@@ -510,7 +510,7 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
         "tools list",
     ]
     async with machine.serving(by_turn(reply("Hi."))):
-        with remote.address(machine.home) as place:
+        with daemon_client.address(machine.home) as place:
             server = await asyncio.start_unix_server(hung_up, place)
         async with server:
             for words in looks:
@@ -522,7 +522,7 @@ async def test_commands_that_only_look_and_those_that_keep_nothing_ask_for_no_da
 
 
 async def test_a_socket_that_nobody_listens_on_is_nobodys(machine: UserMachine):
-    with socket.socket(socket.AF_UNIX) as left, remote.address(machine.home) as place:
+    with socket.socket(socket.AF_UNIX) as left, daemon_client.address(machine.home) as place:
         left.bind(place)
     async with machine.serving(by_turn(reply("Hi."))):
         ran = await machine("run", "Go.")
@@ -544,9 +544,9 @@ async def test_a_daemon_that_is_about_to_leave_is_handed_nothing(machine: UserMa
         slow = await machine.started("run", "Slow.")
         await live(machine, "running")
         process.send_signal(signal.SIGTERM)
-        facts = await remote.hello(machine.home)
+        facts = await daemon_client.hello(machine.home)
         while facts and facts["looking"]:
-            facts = await remote.hello(machine.home)
+            facts = await daemon_client.hello(machine.home)
         assert (await machine("run", "Quick.")).out == "Done.\n"
         (machine.folder / "gate").unlink()
         assert (await slow.communicate())[0] == b"Done.\n"

@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.domain.scope import DEFAULT_DENY
+from retinue.domain.permissions.scope import DEFAULT_DENY
 from retinue.domain.transcript import Returned
 from retinue.errors import Failed, NotFound, Refused
-from retinue.ports import Call
-from retinue.store import strict_yaml
+from retinue.interfaces import Call
+from retinue.storage import strict_yaml
 from retinue.testing.replies import calls, reply
 from retinue.tools.define import tool
 

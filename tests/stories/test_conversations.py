@@ -11,7 +11,7 @@ from user_machine import UserMachine
 
 from retinue.domain.transcript import Called, Returned, Said
 from retinue.errors import Held, RetinueError, Usage
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 

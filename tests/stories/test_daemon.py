@@ -13,10 +13,10 @@ from urllib.parse import urlsplit
 import pytest
 from user_machine import UserMachine
 
-from retinue import remote
-from retinue.engine.owner import Owner
-from retinue.testing.model_server import Captured, Script
+from retinue import daemon_client
+from retinue.testing.fake_model_server import Captured, Script
 from retinue.testing.replies import Answer, calls, reply
+from retinue.worker.process_lock import Owner
 
 TOP = "[!.]*/branches/main/session.md"
 """Conversations that are there; one that is still being made has a name with a dot."""
@@ -68,12 +68,12 @@ async def test_a_run_in_the_background_is_worked_by_a_daemon_that_is_started_for
         socket = machine.home / "daemon.sock"
         assert stat.S_IMODE(socket.stat().st_mode) == 0o600
         again = (await machine("serve", "--detach", "--json")).json
-        now = await remote.hello(machine.home)
+        now = await daemon_client.hello(machine.home)
         assert now is not None
         assert (again["pid"], again["owner"]) == (now["pid"], now["owner"])
         await stopped(machine)
         assert not socket.exists()
-        assert await remote.hello(machine.home) is None
+        assert await daemon_client.hello(machine.home) is None
 
 
 async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_again(machine: UserMachine):
@@ -90,7 +90,7 @@ async def test_a_daemon_that_was_killed_goes_on_where_it_was_when_it_starts_agai
         left = (await machine("run", "--background", "--json", "When?")).json
         await until(lambda: any("worker agent" in json.dumps(each.body) for each in server.requests))
         await until(lambda: any("Sent." in path.read_text() for path in machine.sessions.glob(TOP)))
-        daemon = await remote.hello(machine.home)
+        daemon = await daemon_client.hello(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGKILL)
         gate.set()
@@ -109,10 +109,10 @@ async def test_a_daemon_that_is_told_to_stop_is_gone_when_that_is_said_and_anoth
     """Shows: K11."""
     async with machine.serving([reply("Done.", delay=2)]):
         left = (await machine("run", "--background", "--json", "Go.")).json
-        first = await remote.hello(machine.home)
+        first = await daemon_client.hello(machine.home)
         assert first is not None
         stopping = await machine.started("serve", "--stop", "--json")
-        while (now := await remote.hello(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
+        while (now := await daemon_client.hello(machine.home)) and now["looking"]:  # noqa: ASYNC110  (another process)
             await asyncio.sleep(0.02)
         second = (await machine("serve", "--detach", "--json")).json
         await stopping.communicate()
@@ -169,7 +169,7 @@ async def test_a_signal_lets_what_runs_end_and_leaves_the_rest_to_the_next_start
     async with machine.serving([reply("Done.", delay=1)]) as server:
         left = (await machine("run", "--background", "--json", "Go.")).json
         await until(lambda: bool(server.requests))
-        daemon = await remote.hello(machine.home)
+        daemon = await daemon_client.hello(machine.home)
         assert daemon is not None
         os.kill(daemon["pid"], signal.SIGTERM)
         await until(lambda: not Path(f"/proc/{daemon['pid']}").exists())

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.domain.exits import EXITS
-from retinue.domain.prompt import PREAMBLE
+from retinue.domain.exit_tools import EXITS
+from retinue.domain.system_prompt import PREAMBLE
 from retinue.domain.transcript import Returned
 from retinue.domain.watch import INTERJECT
 from retinue.errors import BadConfig, NotFound
 from retinue.testing.replies import calls, reply
 from retinue.tools.define import tool
-from retinue.tools.table import built_in
+from retinue.tools.registry import built_in
 
 MANAGERS: dict[str, Any] = {
     "agents": [

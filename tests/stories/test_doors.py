@@ -5,7 +5,7 @@ from pathlib import Path
 from user_machine import UserMachine
 
 from retinue.domain.run import Status
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})

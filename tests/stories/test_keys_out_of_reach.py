@@ -9,8 +9,8 @@ from typing import Any
 
 from user_machine import UserMachine
 
-from retinue import remote
-from retinue.testing.model_server import Captured
+from retinue import daemon_client
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 TRIES = r"""
@@ -101,7 +101,7 @@ async def test_no_key_and_no_way_in_is_within_an_agents_reach(machine: UserMachi
         ):
             await asyncio.sleep(0.1)
         control = await outside(machine.folder, home, port, mark)
-        there = await remote.hello(machine.home)
+        there = await daemon_client.hello(machine.home)
         await machine("serve", "--stop")
     assert (shown["status"], shown["sandbox"]) == ("done", "strict")
     assert reached(control) == ALL

@@ -9,13 +9,13 @@ from typing import Any
 from user_machine import UserMachine
 
 import retinue
-from retinue.app.log import LOG, MOST_BYTES, OLDER, log_line
-from retinue.app.logged import Log
-from retinue.domain.redact import Redactor
-from retinue.engine.chance import system_chance
+from retinue.app.event_log import Log
+from retinue.app.log_file import LOG, MOST_BYTES, OLDER, log_line
+from retinue.domain.redaction import Redactor
 from retinue.errors import Failed
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
+from retinue.worker.clock import system_chance
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})
 LATER = ("spawn_subagent", {"agentId": "helper", "prompt": "Find x.", "returnMode": "background"})

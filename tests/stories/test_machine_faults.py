@@ -12,7 +12,7 @@ from typing import Any
 from commands import kept
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 

@@ -10,8 +10,8 @@ from user_machine import UserMachine
 from retinue import App
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Called, Returned
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.mcp_server import FakeServer, tool
-from retinue.testing.model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 WORD = {"type": "string"}

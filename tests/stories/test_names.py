@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 SPAWNS = ("sessions_spawn", {"task": "Find the year.", "label": "xfs"})

@@ -17,7 +17,7 @@ import pytest
 from user_machine import UserMachine
 
 from retinue.sandbox.landlock import abi
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import calls, reply
 
 

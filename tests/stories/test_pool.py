@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
-from retinue.app.log import LOG
-from retinue.app.pool import cleared, pooled
+from retinue.app.agent_pool import cleared, pooled
+from retinue.app.log_file import LOG
 from retinue.domain.event import Event
 from retinue.domain.run import Status, Waiting
 from retinue.errors import Refused
-from retinue.testing.model_server import Captured, Script
+from retinue.testing.fake_model_server import Captured, Script
 from retinue.testing.replies import Answer, calls, reply
 from retinue.tools.define import tool
 

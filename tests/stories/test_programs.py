@@ -12,8 +12,8 @@ from retinue.domain.event import Event
 from retinue.domain.run import Run
 from retinue.domain.transcript import Called, Said
 from retinue.errors import BadConfig
-from retinue.testing.model_server import Captured, ModelServer
-from retinue.testing.programs import claude_says, codex_says, pi_says, script, words
+from retinue.testing.cli_agents import claude_says, codex_says, pi_says, script, words
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, reply
 
 CLAUDE = ["-p", "--verbose", "--output-format", "stream-json", "--include-partial-messages"]

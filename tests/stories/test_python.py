@@ -13,7 +13,7 @@ from user_machine import UserMachine
 
 import retinue
 from retinue.errors import BadConfig, NotFound, Refused, Usage
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, silence, unfinished
 
 SENT: list[tuple[str, str, str]] = []

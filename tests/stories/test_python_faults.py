@@ -7,7 +7,7 @@ import pytest
 from user_machine import UserMachine
 
 import retinue
-from retinue.app.log import log_line
+from retinue.app.log_file import log_line
 from retinue.domain.event import Event
 from retinue.errors import Usage
 from retinue.testing.replies import calls, reply, silence

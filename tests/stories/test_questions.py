@@ -6,8 +6,8 @@ from typing import Any
 
 from user_machine import UserMachine
 
-from retinue import remote
-from retinue.testing.model_server import Captured, ModelServer, Script
+from retinue import daemon_client
+from retinue.testing.fake_model_server import Captured, ModelServer, Script
 from retinue.testing.replies import Answer, calls, reply
 
 COLOUR = ("ask_user", {"question": "Which colour?", "options": ["red", "blue"]})
@@ -56,11 +56,11 @@ async def test_a_question_waits_for_a_person_and_the_next_message_answers_it(mac
 async def test_the_question_is_told_as_an_event_and_answered_over_http_by_number(machine: UserMachine):
     async with machine.serving(by_turn(calls(COLOUR), reply("So be it."))) as server, machine.daemon():
         asked = (await machine("run", "--json", "Paint.")).json
-        stream = remote.events(machine.home, after=0, deltas="none")
+        stream = daemon_client.events(machine.home, after=0, deltas="none")
         told = await anext(each async for each in stream if each.get("question"))
         assert (told["kind"], told["phase"], told["question"]) == ("run.state", "person", "Which colour?")
         place = f"/api/sessions/{asked['session_id']}/messages"
-        answer = await remote.told(machine.home, "POST", place, {"content": "2", "mode": "sync"})
+        answer = await daemon_client.told(machine.home, "POST", place, {"content": "2", "mode": "sync"})
         assert answer is not None
         assert (answer["status"], answer["response"]) == ("complete", "So be it.")
         assert results(server) == ["blue"]

@@ -8,11 +8,11 @@ import pytest
 from user_machine import UserMachine
 
 from retinue import App
+from retinue.domain.permissions.scope import DEFAULT_DENY
 from retinue.domain.run import Run
-from retinue.domain.scope import DEFAULT_DENY
 from retinue.domain.transcript import Called, Returned
-from retinue.store import strict_yaml
-from retinue.testing.model_server import Captured
+from retinue.storage import strict_yaml
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 SHAPE = ["success", "error", "tool", "resource", "allowed_patterns", "deny_patterns", "message"]

@@ -9,8 +9,8 @@ import pytest
 from user_machine import UserMachine
 
 from retinue.errors import NotFound, Refused, Usage
-from retinue.store import strict_yaml
-from retinue.testing.model_server import Captured
+from retinue.storage import strict_yaml
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, status
 
 

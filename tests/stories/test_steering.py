@@ -6,7 +6,7 @@ from pathlib import Path
 
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, silence
 
 HAND_ON = ("PersistentAgent", {"preset": "helper", "description": "find it", "prompt": "Find x."})

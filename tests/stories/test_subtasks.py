@@ -11,7 +11,7 @@ from user_machine import UserMachine
 from retinue import App
 from retinue.domain.event import Event
 from retinue.domain.run import Status
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 SUBTASK = {"agentId": "helper", "prompt": "Find x.", "label": "find"}

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, status
 
 EXPLORE = ("explore", {"task_prompt": "Look around."})

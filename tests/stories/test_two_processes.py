@@ -11,7 +11,7 @@ from commands import begun
 from user_machine import UserMachine
 
 from retinue.domain.run import Run, Status
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 RUNS = 20

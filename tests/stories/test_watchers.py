@@ -6,7 +6,7 @@ from pathlib import Path
 
 from user_machine import UserMachine
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 QUICK = {"limits": {"watch_quiet_seconds": 0.01}}

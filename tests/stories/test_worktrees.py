@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from user_machine import UserMachine
 
+from retinue.sandbox.git.worktrees import Worktrees
 from retinue.sandbox.probe import Probe
 from retinue.sandbox.shell import bound
-from retinue.sandbox.worktree import Worktrees
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 SANDBOX = "workspace: {isolation: sandbox, writable: true}\n"

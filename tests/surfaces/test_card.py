@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from cli_fixture import CliFixture
 
+from retinue.cli.ui.approval_card import choices
+from retinue.cli.user_prompts import SHOW, answers
 from retinue.domain.approval import Approval, Touch
-from retinue.surfaces.cli.card import choices
-from retinue.surfaces.cli.person import SHOW, answers
 
 OUTSIDE = Path("/etc/passwd")
 

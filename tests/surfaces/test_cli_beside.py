@@ -12,7 +12,7 @@ import pytest
 from cli_fixture import CliFixture, WaitUntil
 from commands import Started
 
-from retinue import remote
+from retinue import daemon_client
 
 PLAIN = {"NO_COLOR": "1", "COLUMNS": "100"}
 WRITE = {"tools": [{"tool": "write", "args": {"path": "a.txt", "content": "words"}}]}
@@ -29,7 +29,7 @@ PlayReplies = Callable[[CliFixture, list[Any] | dict[str, Any]], None]
 def daemon(eventually: WaitUntil) -> StartDaemon:
     def start(command: CliFixture) -> subprocess.Popen[bytes]:
         process = command.started("serve", "--port", "0")
-        eventually(lambda: asyncio.run(remote.hello(Path(command.env["RETINUE_HOME"]))))
+        eventually(lambda: asyncio.run(daemon_client.hello(Path(command.env["RETINUE_HOME"]))))
         return process
 
     return start
@@ -54,7 +54,7 @@ def spoken(tmp_path: Path) -> Generator[PlayReplies]:
     def plays(command: CliFixture, replies: list[Any] | dict[str, Any]) -> None:
         script = tmp_path / "spoken.json"
         script.write_text(json.dumps(replies))
-        words = ["-m", "retinue.testing.model_server", "--script", str(script)]
+        words = ["-m", "retinue.testing.fake_model_server", "--script", str(script)]
         server = Started(words, stdout=subprocess.PIPE)
         servers.append(server)
         assert server.stdout is not None

@@ -2,9 +2,9 @@
 
 import pytest
 
-from retinue.domain.price import Bill
+from retinue.cli.runs import costs
+from retinue.domain.pricing import Bill
 from retinue.domain.run import Usage
-from retinue.surfaces.cli.runs import costs
 
 USAGE = Usage(input=1200, output=80)
 

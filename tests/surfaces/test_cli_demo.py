@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 from cli_fixture import CliFixture
 
+from retinue.cli.demo import View, told
+from retinue.cli.ui.terminal import Terminal
+from retinue.demo.local_model import Count, Ending, Seen, counted
 from retinue.domain.run import Run, Status
 from retinue.domain.transcript import Called, Entry, Said
-from retinue.surfaces.cli.demo import View, told
-from retinue.surfaces.cli.terminal import Terminal
 from retinue.testing.ledgers import a_run
-from retinue.trials.embedded import Count, Ending, Seen, counted
 
 FIRST, SECOND = 100, 200
 

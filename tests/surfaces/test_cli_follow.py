@@ -7,12 +7,12 @@ from typing import Any
 
 import pytest
 
+from retinue.cli.command import exit_code
+from retinue.cli.follow import Follower, ending
+from retinue.cli.ui.terminal import Terminal
 from retinue.domain.event import Event, Kind
 from retinue.domain.question import chosen
 from retinue.domain.run import Ask, Run, Status, Waiting
-from retinue.surfaces.cli.command import exit_code
-from retinue.surfaces.cli.follow import Follower, ending
-from retinue.surfaces.cli.terminal import Terminal
 
 NOW = datetime(2026, 11, 15, tzinfo=UTC)
 

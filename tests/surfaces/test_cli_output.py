@@ -13,7 +13,7 @@ import pytest
 from cli_fixture import CliFixture
 from planted_secret import PlantedSecret
 
-from retinue.app.log import log_line
+from retinue.app.log_file import log_line
 
 OBEYED = {*range(0x20)} - {0x09, 0x0A, 0x0D} | {0x7F}
 """Bytes that a terminal obeys, beyond lines and tabs; the terminal itself writes a return before each line feed."""

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from retinue.domain.safe import safe_text, shown
-from retinue.surfaces.cli.terminal import Terminal, json_text, one_line
+from retinue.cli.ui.terminal import Terminal, json_text, one_line
+from retinue.domain.sanitize import safe_text, shown
 
 ATTACKS = (
     "\x1b]52;c;ZXZpbA==\x07",

@@ -21,21 +21,22 @@ import click
 import pytest
 
 import retinue
-from retinue import config, errors
+from retinue import errors
 from retinue.__main__ import TABLE
-from retinue.config import Config
+from retinue.agents.definition_file import parse_preset
+from retinue.agents.fields import KNOWN
+from retinue.agents.sources import built_in_texts
+from retinue.config.load import ANTHROPIC_DEFAULT, OPENAI_DEFAULT, Config, load
 from retinue.domain import event
 from retinue.domain.agent import Agent
-from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.limits import Limits
-from retinue.domain.model import DRIVERS
-from retinue.store import reading, strict_yaml
-from retinue.store.definitions import parse_preset
-from retinue.store.fields import KNOWN
-from retinue.store.layers import built_in_texts
-from retinue.testing.model_server import ModelServer
+from retinue.domain.model_selection import DRIVERS
+from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED, GUARDED
+from retinue.sessions.markdown import parser
+from retinue.storage import strict_yaml
+from retinue.testing.fake_model_server import ModelServer
 from retinue.testing.replies import reply
-from retinue.tools.table import built_in
+from retinue.tools.registry import built_in
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -85,7 +86,7 @@ def blocks(page: Path) -> Iterator[Block]:
 
 def _definition_or_session(text: str, title: str) -> None:
     if title.endswith("session.md"):
-        assert reading.read(text.encode(), title).entries
+        assert parser.read(text.encode(), title).entries
     elif "retinue/agents/" in title:
         assert isinstance(parse_preset(text, title, name=Path(title).stem), Agent)
 
@@ -95,7 +96,7 @@ def _settings(text: str, title: str) -> None:
     if Path(title).stem == "config":
         with TemporaryDirectory() as folder:
             (Path(folder) / Path(title).name).write_text(text, encoding="utf-8")
-            assert config.load({"RETINUE_CONFIG": folder, "RETINUE_HOME": folder}).file
+            assert load({"RETINUE_CONFIG": folder, "RETINUE_HOME": folder}).file
 
 
 def _nothing(_text: str, _title: str) -> None:
@@ -287,8 +288,8 @@ def test_the_list_of_settings_is_complete():
     given = {"home", "folder", "file", "env", "keeps", "models_home", "sandbox_minimum", "web_hosts"}
     known = {field.name for field in fields(Config)} - given | {"sandbox", "web_fetch"}
     assert known - {name for names in said for name in re.findall("[a-z_]+", names)} == set()
-    assert f"`{config.OPENAI_DEFAULT}`" in text
-    assert f"`{config.ANTHROPIC_DEFAULT}`" in text
+    assert f"`{OPENAI_DEFAULT}`" in text
+    assert f"`{ANTHROPIC_DEFAULT}`" in text
 
 
 def test_the_list_of_limits_is_complete_with_their_defaults():

@@ -14,11 +14,11 @@ from typing import Any
 import pytest
 from cli_fixture import CliFixture
 
-from retinue import remote
+from retinue import daemon_client
 from retinue.domain.event import Event
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Tx
-from retinue.testing.model_server import Captured, ModelServer, Script
+from retinue.interfaces import Tx
+from retinue.ledger.ledger import SqliteLedger
+from retinue.testing.fake_model_server import Captured, ModelServer, Script
 from retinue.testing.replies import Answer, calls, reply
 
 PATIENCE = 60.0
@@ -97,7 +97,7 @@ class House:
         process: subprocess.Popen[bytes] = self.command.started("serve", "--port", "0")
         self.process = process
         async with asyncio.timeout(PATIENCE):
-            while await remote.hello(self.home) is None:
+            while await daemon_client.hello(self.home) is None:
                 assert process.poll() is None
                 await asyncio.sleep(0.05)
 
@@ -108,7 +108,7 @@ class House:
 
     @asynccontextmanager
     async def listening(self, path: str = "/api/events", *, last: int | None = None) -> AsyncGenerator[Ear]:
-        with remote.address(self.home) as place:
+        with daemon_client.address(self.home) as place:
             reader, writer = await asyncio.open_unix_connection(place)
         try:
             more = [] if last is None else [f"Last-Event-ID: {last}"]
@@ -121,7 +121,7 @@ class House:
                 await writer.wait_closed()
 
     async def session(self, agent: str = "general") -> str:
-        made = await remote.told(
+        made = await daemon_client.told(
             self.home, "POST", "/api/sessions", {"agent": agent, "workspace": str(self.home.parent)}
         )
         assert made is not None
@@ -129,7 +129,7 @@ class House:
 
     async def says(self, session: str, text: str) -> str:
         body = {"content": text, "mode": "async"}
-        told = await remote.told(self.home, "POST", f"/api/sessions/{session}/messages", body)
+        told = await daemon_client.told(self.home, "POST", f"/api/sessions/{session}/messages", body)
         assert told is not None
         return told["responseId"]
 
@@ -217,7 +217,7 @@ async def test_who_never_reads_is_cut_off_and_comes_back_by_its_number(retinue: 
 
     Shows: C18."""
     async with house(retinue, []) as home:
-        with socket.socket(socket.AF_UNIX) as deaf, remote.address(home.home) as place:
+        with socket.socket(socket.AF_UNIX) as deaf, daemon_client.address(home.home) as place:
             deaf.connect(place)
             deaf.sendall(b"GET /api/events HTTP/1.1\r\nhost: daemon\r\n\r\n")
             async with asyncio.TaskGroup() as group:
@@ -300,7 +300,7 @@ async def test_an_edit_of_the_file_is_told_to_who_looks_at_it(retinue: CliFixtur
         async with home.listening(f"/api/events?deltas={session}") as ear:
             await home.says(session, "Hi.")
             await ear.hears("run.ended")
-            shown = await remote.told(home.home, "GET", f"/api/sessions/{session}")
+            shown = await daemon_client.told(home.home, "GET", f"/api/sessions/{session}")
             assert shown is not None
             path = Path(shown["path"])
             path.write_text(path.read_text() + "Typed by hand.\n")

@@ -16,11 +16,11 @@ import retinue
 from retinue.app import App
 from retinue.domain.event import Event, Kind
 from retinue.domain.transcript import name_of
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ledger, Tx
-from retinue.surfaces.web.hub import Hub, encoded, joined
-from retinue.surfaces.web.stream import MOST, NONE, Stream, Wanted
-from retinue.testing.model_server import Captured, ModelServer
+from retinue.interfaces import Ledger, Tx
+from retinue.ledger.ledger import SqliteLedger
+from retinue.server.event_broadcaster import Hub, encoded, joined
+from retinue.server.event_stream import MOST, NONE, Stream, Wanted
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, drop_after, reply
 
 NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)

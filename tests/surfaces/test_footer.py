@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from terminal import TerminalEmulator
 
-from retinue.surfaces.cli.footer import Footer, Line, Room
+from retinue.cli.ui.live_footer import Footer, Line, Room
 
 
 class Tty(io.StringIO):

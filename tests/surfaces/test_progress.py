@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
+from retinue.cli.ui.live_footer import plain
+from retinue.cli.ui.run_progress import View
+from retinue.cli.ui.run_tree import Tree, in_order, names, span, spoken
 from retinue.domain.event import Event, Kind
 from retinue.domain.run import Ask, Run, Status, Waiting
-from retinue.surfaces.cli.footer import plain
-from retinue.surfaces.cli.progress import View
-from retinue.surfaces.cli.tree import Tree, in_order, names, span, spoken
 
 BEGUN = datetime(2026, 11, 15, tzinfo=UTC)
 RULE = "─" * 59

@@ -8,8 +8,8 @@ from importlib import import_module
 _PLACES = {
     "App": "retinue.app.application",
     "Finding": "retinue.app.doctor",
-    "look": "retinue.app.opening",
-    "open": "retinue.app.opening",
+    "look": "retinue.app.open_app",
+    "open": "retinue.app.open_app",
 }
 
 __all__ = ["App", "Finding", "look", "open"]

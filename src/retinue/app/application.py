@@ -7,54 +7,54 @@ from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
-from retinue.app.accounts import Accounts
-from retinue.app.beside import MOVES, Beside, Terms, beside
-from retinue.app.cast import Cast
-from retinue.app.commands import Commands, loosest
-from retinue.app.ear import Ear
-from retinue.app.giving import Giving
+from retinue.agents.frontmatter import with_paths, with_prompt
+from retinue.agents.registry import DefinitionCatalogue
+from retinue.agents.skills import SkillFolders
+from retinue.agents.trust import Trust
+from retinue.app.agents import Cast
+from retinue.app.composition import Question, drivers_of, models, orders, tool_table
+from retinue.app.daemon_link import MOVES, Beside, Terms, beside
+from retinue.app.event_log import Log, LoggedStore
+from retinue.app.event_replay import Ear
 from retinue.app.inbox import Inbox
-from retinue.app.log import log_line
-from retinue.app.logged import Log, LoggedStore
-from retinue.app.looking import Looking
-from retinue.app.mending import Mending
-from retinue.app.operator import Operator
-from retinue.app.rights import Rights
-from retinue.app.servers import Servers
+from retinue.app.live_config import Operator
+from retinue.app.log_file import log_line
+from retinue.app.mcp_servers import Servers
+from retinue.app.messages import Talking
+from retinue.app.permissions import Rights
+from retinue.app.repair import Mending
+from retinue.app.run_control import Steering
+from retinue.app.run_views import Accounts
+from retinue.app.runs import Looking
+from retinue.app.sandbox_loader import Commands, loosest
 from retinue.app.sessions import Sessions
-from retinue.app.steering import Steering
-from retinue.app.talking import Talking
-from retinue.app.vacancy import vacate, workplaces
+from retinue.app.submit import Giving
 from retinue.app.watchers import Watchers
-from retinue.app.wiring import Question, drivers_of, models, orders, tool_table
-from retinue.config import Config
+from retinue.app.worktree_cleanup import vacate, workplaces
+from retinue.config.load import Config
 from retinue.domain.approval import Policy
-from retinue.domain.deed import Deed
+from retinue.domain.cli_agent import PROGRAMS
 from retinue.domain.event import Event
-from retinue.domain.level import Level
-from retinue.domain.program import PROGRAMS
-from retinue.domain.redact import Redactor
+from retinue.domain.redaction import Redactor
 from retinue.domain.run import Run, Status, Waiting, iso
+from retinue.domain.sandbox_level import Level
 from retinue.domain.session import Session
+from retinue.domain.side_effect import Deed
 from retinue.domain.transcript import Said
-from retinue.drivers.gateway import Gateway
-from retinue.engine.chance import system_chance
-from retinue.engine.local import LocalEngine
-from retinue.engine.owner import Onlooker, Owner, sweep
 from retinue.errors import Conflict, NoRoom, NotFound, RetinueError
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ports, Tool
-from retinue.runtime import control
-from retinue.runtime.announce import clear_all
-from retinue.runtime.quarantine import take_up
-from retinue.runtime.recover import descendants, put_back, release, resume
-from retinue.runtime.watch import catch_up
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.sandbox.worktree import Worktrees
-from retinue.store.catalogue import DefinitionCatalogue
-from retinue.store.frontmatter import with_paths, with_prompt
-from retinue.store.skills import SkillFolders
-from retinue.store.trust import Trust
+from retinue.interfaces import Ports, Tool
+from retinue.ledger.ledger import SqliteLedger
+from retinue.providers.retry import Gateway
+from retinue.runtime import run_control
+from retinue.runtime.crash_quarantine import take_up
+from retinue.runtime.recovery import descendants, put_back, release, resume
+from retinue.runtime.run_end import clear_all
+from retinue.runtime.watchers import catch_up
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sandbox.git.worktrees import Worktrees
+from retinue.worker.clock import system_chance
+from retinue.worker.process_lock import Onlooker, Owner, sweep
+from retinue.worker.worker import LocalEngine
 
 
 class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Talking, Watchers, Mending):
@@ -193,7 +193,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
 
     async def take_up(self) -> None:
         """What others handed to this process, or roused for it: the oldest first."""
-        await control.due(self._ports)
+        await run_control.due(self._ports)
         for run in reversed(await self._ledger.look(lambda tx: tx.runs(status=[Status.QUEUED]))):
             if run.owner == self._owner.id:
                 self._engine.submit(run.id, ahead=run.started_at is not None)
@@ -204,7 +204,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
 
     async def resume(self, ref: str | None = None) -> list[Run]:
         """Interrupted runs go on from their files, and so do those whose question nobody answered in time."""
-        await control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
+        await run_control.expire(self._ports, alive=self._owner_is_alive, adopt=False)
         await clear_all(self._ports)
         await release(self._ports, self._owner_is_alive)
         if self._beside is not None:
@@ -232,7 +232,7 @@ class App(Sessions, Rights, Inbox, Looking, Accounts, Cast, Steering, Giving, Ta
             return [run, *taken]  # it goes on when those it waits for have ended
         again = await resume(run.id, self._ports, left_by=run.owner)
         if again.status.final:
-            await control.given_up(again, self._ports)
+            await run_control.given_up(again, self._ports)
         return [again, *taken]
 
     # the machine

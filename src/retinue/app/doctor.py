@@ -7,23 +7,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from retinue.app.wiring import check_model
-from retinue.config import Config
+from retinue.app.composition import check_model
+from retinue.config.load import Config
 from retinue.domain.agent import Agent
-from retinue.domain.level import Lack, Level
-from retinue.domain.model import NO_MODEL, labelled, model_for
+from retinue.domain.model_selection import NO_MODEL, labelled, model_for
 from retinue.domain.run import Run, Status
-from retinue.domain.safe import hidden
+from retinue.domain.sandbox_level import Lack, Level
+from retinue.domain.sanitize import hidden
 from retinue.domain.session import Session
 from retinue.domain.skill import Skill
 from retinue.domain.value import value
 from retinue.errors import BadDefinition, RetinueError
-from retinue.ledger.mount import is_shared, kind_of
+from retinue.ledger.journal_mode import is_shared, kind_of
 from retinue.ledger.repair import damage
-from retinue.sandbox.openat2 import best_opener, walk_open
-from retinue.store.files import FileStore
-from retinue.store.survey import Survey
-from retinue.store.tokens import FILE, Tokens
+from retinue.sandbox.files.openat2 import best_opener, walk_open
+from retinue.sessions.scan import Survey
+from retinue.sessions.store import FileStore
+from retinue.storage.token_store import FILE, Tokens
 
 
 @value

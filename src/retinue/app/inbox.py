@@ -3,20 +3,20 @@
 from operator import itemgetter
 from typing import Any
 
-from retinue.app.naming import Naming
-from retinue.domain.announcement import Delivery, as_json, block, error, harmless, report
-from retinue.domain.announcement import State as Delivered
+from retinue.app.references import Naming
+from retinue.domain.delivery import Delivery, as_json, block, error, harmless, report
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.event import Event
 from retinue.domain.run import Run, Status, iso_seconds
 from retinue.domain.session import Session
 from retinue.domain.transcript import Said
 from retinue.domain.watch import Interjection, inbox_row, words_of
 from retinue.errors import Conflict, NotFound, Usage
-from retinue.ports import Ports, Tx
-from retinue.runtime.announce import heard, nonce
+from retinue.interfaces import Ports, Tx
 from retinue.runtime.inbox import Row, rows, waiting
-from retinue.runtime.interject import dismiss, named
-from retinue.runtime.send import LIVE
+from retinue.runtime.interjections import dismiss, named
+from retinue.runtime.run_creation import LIVE
+from retinue.runtime.run_end import heard, nonce
 
 PERSON = "person"
 RECENT = 50

@@ -8,32 +8,32 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
-from retinue.app.announced import announced
-from retinue.app.change import told
-from retinue.app.naming import Naming
-from retinue.app.standing import IDLE, Standing, standing
-from retinue.app.turns import Turns
-from retinue.config import load
+from retinue.app.announcement_views import announced
+from retinue.app.keyed_lock import Turns
+from retinue.app.references import Naming
+from retinue.app.session_events import told
+from retinue.app.session_status import IDLE, Standing, standing
+from retinue.config.load import load
 from retinue.domain.agent import Paths
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
 from retinue.domain.approval import as_json as approval_as_json
-from retinue.domain.chance import Chance
+from retinue.domain.clock import Chance
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.question import Question, asked
-from retinue.domain.redact import Redactor, Veil
+from retinue.domain.redaction import Redactor, Veil
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.session import RESERVED, Session, found_by, in_order
 from retinue.domain.session import as_json as session_as_json
 from retinue.domain.transcript import Called, Entry
-from retinue.engine.chance import system_chance
-from retinue.engine.owner import Owner
 from retinue.errors import Conflict, NotFound, Refused, RetinueError, Usage
-from retinue.ledger.sqlite import SqliteLedger
-from retinue.ports import Ledger, Tx
-from retinue.store.files import FileStore
-from retinue.store.page import Span
-from retinue.store.shelf import LATELY, top_folder
+from retinue.interfaces import Ledger, Tx
+from retinue.ledger.ledger import SqliteLedger
+from retinue.sessions.lookup import LATELY, top_folder
+from retinue.sessions.pagination import Span
+from retinue.sessions.store import FileStore
+from retinue.worker.clock import system_chance
+from retinue.worker.process_lock import Owner
 
 LIVE = (Status.QUEUED, Status.RUNNING, Status.WAITING)
 _SAID = {"name": "renamed", "pinned_at": "pinned"}

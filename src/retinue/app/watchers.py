@@ -3,17 +3,17 @@
 from abc import ABC, abstractmethod
 from collections.abc import Collection
 
-from retinue.app.naming import Naming
+from retinue.agents.registry import DefinitionCatalogue
+from retinue.app.references import Naming
 from retinue.domain.agent import NAME, Role
 from retinue.domain.run import Run
 from retinue.domain.session import Session
 from retinue.domain.watch import Watch
-from retinue.engine.local import LocalEngine
 from retinue.errors import NotFound
-from retinue.ports import Ports
-from retinue.runtime import watch
-from retinue.runtime.send import LIVE
-from retinue.store.catalogue import DefinitionCatalogue
+from retinue.interfaces import Ports
+from retinue.runtime import watchers
+from retinue.runtime.run_creation import LIVE
+from retinue.worker.worker import LocalEngine
 
 PAIR = "pair"
 """Who watches when nobody is named."""
@@ -35,7 +35,7 @@ class Watchers(Naming, ABC):
             raise self.agents.missing(agent)
         session = await self.session(ref)
         await self._ledger_opens()
-        return await watch.watch(session, agent, self._ports, trigger=trigger)
+        return await watchers.watch(session, agent, self._ports, trigger=trigger)
 
     async def unwatch(self, ref: str, *, agent: str | None = None) -> list[Watch]:
         """All who watch a session, or one; NotFound: nobody does."""
@@ -43,7 +43,7 @@ class Watchers(Naming, ABC):
         found = [each for each in await self._on(session) if agent in (None, each.agent)]
         if not found:
             raise NotFound(f"{agent or 'nobody'} {'does not watch' if agent else 'watches'} {session.slug}")
-        return [await watch.unwatch(each, self._ports) for each in found]
+        return [await watchers.unwatch(each, self._ports) for each in found]
 
     async def watchers(self, ref: str | None = None) -> list[Watch]:
         """Who watches, everywhere or in one session: the oldest first."""
@@ -61,7 +61,7 @@ class Watchers(Naming, ABC):
                 await self._engine.wait(run.id)
 
     async def _hearing(self, each: Watch) -> Run | None:
-        told = await watch.catch_up(self._ports, each.session)
+        told = await watchers.catch_up(self._ports, each.session)
         live = await self._ports.ledger.look(lambda tx: tx.runs(session=each.watcher, status=LIVE))
         return next((run for run in (*told, *live) if run.owner == self._ports.owner), None)
 
@@ -69,7 +69,7 @@ class Watchers(Naming, ABC):
         """Nobody watches sessions that are gone, or sits in one."""
         for each in await self._on(None):
             if each.session in gone or each.watcher in gone:
-                await watch.unwatch(each, self._ports)
+                await watchers.unwatch(each, self._ports)
 
     async def _on(self, session: Session | None) -> list[Watch]:
         of = None if session is None else session.id

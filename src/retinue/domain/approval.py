@@ -10,10 +10,10 @@ from typing import Any, Literal, Self
 
 from retinue.domain.agent import ShellCommands
 from retinue.domain.change import replace
-from retinue.domain.command import need_not_ask
-from retinue.domain.level import Level
-from retinue.domain.rule import literal
+from retinue.domain.permissions.shell_commands import need_not_ask
+from retinue.domain.rules import literal
 from retinue.domain.run import iso
+from retinue.domain.sandbox_level import Level
 from retinue.domain.value import value
 from retinue.errors import Conflict, Refused
 

@@ -4,9 +4,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from retinue.domain.glob import first_match
-from retinue.domain.rule import Globs, Rule, absolute
+from retinue.domain.rules import Globs, Rule, absolute
 from retinue.domain.skill import Skill
-from retinue.domain.tmp import elsewhere, inside
+from retinue.domain.tmp_paths import elsewhere, inside
 from retinue.domain.value import value
 
 Wish = Literal["read", "write"]

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any, Literal
 
-from retinue.domain.rule import Globs, below
+from retinue.domain.rules import Globs, below
 from retinue.domain.value import value
 
 FILE = "SKILL.md"

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Self
 
-from retinue.domain.announcement import block, harmless, one_line, stats
+from retinue.domain.delivery import block, harmless, one_line, stats
 from retinue.domain.run import Run, iso
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
 from retinue.domain.value import value

@@ -10,7 +10,7 @@ import msgspec
 from retinue.domain.approval import Approval, State
 from retinue.domain.change import replace
 from retinue.errors import Failed, NotFound
-from retinue.ledger.rows import asked, whole
+from retinue.ledger.run_rows import asked, whole
 
 _DECODER = msgspec.json.Decoder(Approval)
 _ENCODER = msgspec.json.Encoder()

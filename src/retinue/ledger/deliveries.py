@@ -7,10 +7,10 @@ from functools import cache
 
 import msgspec
 
-from retinue.domain.announcement import Delivery, State
 from retinue.domain.change import replace
+from retinue.domain.delivery import Delivery, State
 from retinue.errors import Failed, NotFound
-from retinue.ledger.rows import asked, whole
+from retinue.ledger.run_rows import asked, whole
 
 _DECODER = msgspec.json.Decoder(Delivery)
 _ENCODER = msgspec.json.Encoder()

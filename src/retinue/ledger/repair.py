@@ -9,8 +9,8 @@ from datetime import datetime
 from pathlib import Path
 
 from retinue.errors import Held, NoRoom, Unreadable
-from retinue.ledger.file import PATIENCE_SECONDS, meaning, newest, place
-from retinue.ledger.tx import SqliteTx
+from retinue.ledger.database import PATIENCE_SECONDS, meaning, newest, place
+from retinue.ledger.transaction import SqliteTx
 
 DAMAGED = "damaged-"
 """What the name of a ledger that was set aside goes on with."""

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from retinue.domain.watch import Interjection, Watch
-from retinue.ledger.rows import whole
+from retinue.ledger.run_rows import whole
 
 T = TypeVar("T", Watch, Interjection)
 

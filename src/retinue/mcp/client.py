@@ -6,8 +6,8 @@ from typing import Any, cast
 
 import msgspec
 
-from retinue.domain.offer import HINTS, Offer
-from retinue.domain.safe import shown
+from retinue.domain.mcp_tool import HINTS, Offer
+from retinue.domain.sanitize import shown
 from retinue.errors import Failed
 
 VERSION = "2025-06-18"

@@ -1,11 +1,11 @@
 """The inbox: whom a conversation has asked and not heard of yet. It is a view on the outbox, never a second list."""
 
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.run import Run
-from retinue.ports import Ports, Tx
-from retinue.runtime.announce import heard
-from retinue.runtime.send import LIVE
+from retinue.interfaces import Ports, Tx
+from retinue.runtime.run_creation import LIVE
+from retinue.runtime.run_end import heard
 
 Row = tuple[Run, Delivery | None]
 

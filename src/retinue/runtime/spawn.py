@@ -10,14 +10,14 @@ from retinue.domain.change import replace
 from retinue.domain.glob import first_match
 from retinue.domain.limits import HARD_DEPTH
 from retinue.domain.run import Ask, Run
-from retinue.domain.safe import safe_text, shown
+from retinue.domain.sanitize import safe_text, shown
 from retinue.domain.session import NewSession, Session
 from retinue.domain.workspace import Workspace
 from retinue.errors import Refused
-from retinue.ports import Ports, Tx
-from retinue.runtime.place import Child, Standing, birth, settled
-from retinue.runtime.prepare import LEAF, definition, scope_of
-from retinue.runtime.send import send
+from retinue.interfaces import Ports, Tx
+from retinue.runtime.child_workspace import Child, Standing, birth, settled
+from retinue.runtime.run_creation import send
+from retinue.runtime.run_plan import LEAF, definition, scope_of
 
 
 async def begin(

@@ -10,21 +10,21 @@ from contextlib import ExitStack, suppress
 from dataclasses import field
 from functools import lru_cache, partial
 
-from retinue.domain.scope import Scope
-from retinue.domain.tmp import TMP
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.tmp_paths import TMP
 from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import cgroup
-from retinue.sandbox.aftermath import Before
-from retinue.sandbox.cell import Cell
+from retinue.sandbox.cleanup import Before
+from retinue.sandbox.cli_agent_process import HOME, Guest, brought
+from retinue.sandbox.command import Cell
 from retinue.sandbox.devices import Lent, lent
-from retinue.sandbox.guest import HOME, Guest, brought
+from retinue.sandbox.file_snapshot import begun, swept, told
+from retinue.sandbox.files.messages import shown
 from retinue.sandbox.mountpoints import made_ready
 from retinue.sandbox.mounts import SYSTEM, How, Mount, Plan, planned
+from retinue.sandbox.protected_file_monitor import attend
 from retinue.sandbox.seccomp import program
-from retinue.sandbox.sentence import shown
-from retinue.sandbox.vigil import attend
-from retinue.sandbox.watch import begun, swept, told
 
 PLACES = ("/usr/bin/bwrap", "/bin/bwrap", "/usr/local/bin/bwrap")
 """Where the system keeps it: never looked for along a PATH, and some systems let only this one make namespaces."""

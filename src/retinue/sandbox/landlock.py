@@ -15,14 +15,14 @@ from functools import cache
 from pathlib import Path
 
 from retinue.domain.ceiling import Wish
-from retinue.domain.rule import named
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import named
 from retinue.domain.skill import folders
-from retinue.domain.tmp import TMP
+from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
-from retinue.sandbox import launch
-from retinue.sandbox.cell import Cell
-from retinue.sandbox.launch import LANDLOCK_CREATE
+from retinue.sandbox import launcher
+from retinue.sandbox.command import Cell
+from retinue.sandbox.launcher import LANDLOCK_CREATE
 
 EXECUTE, WRITE_FILE, READ_FILE, READ_DIR, REMOVE_DIR, REMOVE_FILE = (1 << bit for bit in range(6))
 MAKE_CHAR, MAKE_DIR, MAKE_REG, MAKE_SOCK, MAKE_FIFO, MAKE_BLOCK, MAKE_SYM = (1 << bit for bit in range(6, 13))
@@ -105,13 +105,13 @@ def supervised(
     fd = os.memfd_create("retinue-plan", os.MFD_CLOEXEC)
     os.write(fd, marshal.dumps(plan))
     os.lseek(fd, 0, os.SEEK_SET)
-    interpreter = (sys.executable, "-I", "-S", str(Path(launch.__file__).resolve()))
+    interpreter = (sys.executable, "-I", "-S", str(Path(launcher.__file__).resolve()))
     return Cell(
         argv=(*interpreter, str(fd)),
         env={"LANG": "C.UTF-8"},
         fds=(fd,),
         head=len(interpreter),
-        end=launch.END,
+        end=launcher.END,
     )
 
 

@@ -6,7 +6,7 @@ import stat
 from collections.abc import Callable
 from contextlib import suppress
 
-from retinue.domain.tmp import TMP
+from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
 from retinue.sandbox.mounts import How, Plan
 

@@ -8,15 +8,15 @@ from enum import Enum
 
 from retinue.domain.agent import Paths
 from retinue.domain.ceiling import Ceiling, Wish
-from retinue.domain.rule import Globs, named, unescaped
-from retinue.domain.scope import Scope
-from retinue.domain.tmp import TMP, inside
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.rules import Globs, named, unescaped
+from retinue.domain.tmp_paths import TMP, inside
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sandbox.hardlinks import denies, known_elsewhere, may_be_denied
-from retinue.sandbox.reach import reach
-from retinue.sandbox.sentence import shown
-from retinue.sandbox.survey import Held, Kind, Look, Sight, looked
+from retinue.sandbox.files.closed_path_scan import Held, Kind, Look, Sight, looked
+from retinue.sandbox.files.hardlinks import denies, known_elsewhere, may_be_denied
+from retinue.sandbox.files.messages import shown
+from retinue.sandbox.files.pattern_roots import reach
 
 MAX_FILES = 256
 """Single files that patterns other than `folder/**` may bring in."""

@@ -6,13 +6,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import field
 from pathlib import Path
 
-from retinue.domain.level import Lack, Level
-from retinue.domain.scope import Scope
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Lack, Level
 from retinue.domain.value import value
 from retinue.errors import Failed
 from retinue.sandbox import process, seccomp
 from retinue.sandbox.bubblewrap import NEWER, PLACES, exact, strict
-from retinue.sandbox.cell import Cell
+from retinue.sandbox.command import Cell
 from retinue.sandbox.landlock import abi, landlocked
 
 _SECONDS = 10

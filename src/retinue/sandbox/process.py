@@ -13,9 +13,9 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.sandbox.cell import Cell, nothing_left
-from retinue.sandbox.launch import descendants
-from retinue.sandbox.output import Keep, Output
+from retinue.sandbox.command import Cell, nothing_left
+from retinue.sandbox.launcher import descendants
+from retinue.sandbox.output_capture import Keep, Output
 
 T = TypeVar("T")
 S = TypeVar("S", bound="Sink")

@@ -8,17 +8,17 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from retinue.domain.level import Level
-from retinue.domain.outcome import Ran
-from retinue.domain.scope import Scope
-from retinue.domain.tmp import TMP
+from retinue.domain.io_results import Ran
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Level
+from retinue.domain.tmp_paths import TMP
 from retinue.errors import Failed
-from retinue.ports import Shell
+from retinue.interfaces import Shell
 from retinue.sandbox import process
 from retinue.sandbox.bubblewrap import strict
-from retinue.sandbox.cell import Cell
+from retinue.sandbox.command import Cell
 from retinue.sandbox.landlock import bare, landlocked
-from retinue.sandbox.output import MAX_KEPT, Keep
+from retinue.sandbox.output_capture import MAX_KEPT, Keep
 from retinue.sandbox.probe import Found, Probe
 
 MAX_COMMAND = 120_000

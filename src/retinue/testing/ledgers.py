@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from retinue.domain.run import Ask, Run
-from retinue.ledger.sqlite import SqliteLedger
+from retinue.ledger.ledger import SqliteLedger
 
 AT = datetime(2026, 11, 15, 18, 42, 7, 123456, tzinfo=UTC)
 

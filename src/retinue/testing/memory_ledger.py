@@ -6,16 +6,16 @@ from dataclasses import replace
 from datetime import datetime
 from typing import TypeVar
 
-from retinue.domain.announcement import Delivery
-from retinue.domain.announcement import State as Delivered
 from retinue.domain.approval import Approval, State
-from retinue.domain.deed import Deed
+from retinue.domain.delivery import Delivery
+from retinue.domain.delivery import State as Delivered
 from retinue.domain.event import Event
 from retinue.domain.run import Reason, Run, Status
+from retinue.domain.side_effect import Deed
 from retinue.domain.watch import Interjection, Watch
 from retinue.errors import Failed, NotFound
-from retinue.ledger import approvals, deeds, deliveries, rows, watches
-from retinue.ports import Tx
+from retinue.interfaces import Tx
+from retinue.ledger import approvals, deliveries, run_rows, side_effects, watches
 
 T = TypeVar("T")
 
@@ -117,11 +117,11 @@ class MemoryTx:
         self.emitted: list[Event] = []
 
     def run(self, run_id: str, *, family: bool = False) -> Run | None:
-        found = self._get(rows.whole(run_id))
+        found = self._get(run_rows.whole(run_id))
         return self._with_children([found])[0] if found is not None and family else found
 
     def run_by_key(self, ask_key: str) -> Run | None:
-        holder = self._holder(rows.whole(ask_key))
+        holder = self._holder(run_rows.whole(ask_key))
         return None if holder is None else self.run(holder)
 
     def add_run(self, run: Run) -> None:
@@ -158,11 +158,11 @@ class MemoryTx:
             run
             for run in self._all()
             if (status is None or run.status in status)
-            and (session is None or run.session_id == rows.whole(session))
-            and (root is None or run.root == rows.whole(root))
-            and (parent_run is None or run.ask.parent_run == rows.whole(parent_run))
+            and (session is None or run.session_id == run_rows.whole(session))
+            and (root is None or run.root == run_rows.whole(root))
+            and (parent_run is None or run.ask.parent_run == run_rows.whole(parent_run))
             and not (top_only and run.ask.parent_run is not None)
-            and (prefix is None or run.id.startswith(rows.whole(prefix)))
+            and (prefix is None or run.id.startswith(run_rows.whole(prefix)))
             and (reason is None or run.reason is reason)
             and (awaited is None or run.awaited is awaited)
             and (begun is None or (run.started_at is not None) is begun)
@@ -220,9 +220,9 @@ class MemoryTx:
         found = [
             each
             for each in (self._deliveries | self.posted).values()
-            if (run is None or each.run == rows.whole(run))
-            and (by is None or each.by == rows.whole(by))
-            and (session is None or each.session == rows.whole(session))
+            if (run is None or each.run == run_rows.whole(run))
+            and (by is None or each.by == run_rows.whole(by))
+            and (session is None or each.session == run_rows.whole(session))
             and (state is None or each.state in state)
             and (answers is None or each.answers is answers)
             and (not uncleared or deliveries.uncleared(each))
@@ -254,10 +254,10 @@ class MemoryTx:
         found = (
             each
             for each in (self._approvals | self.asked).values()
-            if (run is None or each.run == rows.whole(run))
-            and (call is None or each.call == rows.whole(call))
+            if (run is None or each.run == run_rows.whole(run))
+            and (call is None or each.call == run_rows.whole(call))
             and (state is None or each.state in state)
-            and (prefix is None or each.id.startswith(rows.whole(prefix)))
+            and (prefix is None or each.id.startswith(run_rows.whole(prefix)))
         )
         return sorted(found, key=lambda each: each.id)
 
@@ -265,7 +265,7 @@ class MemoryTx:
         return self.done.get(call) or self._deeds.get(call)
 
     def set_deed(self, deed: Deed) -> None:
-        self.done[deed.call] = deeds.read(deeds.written(deed))
+        self.done[deed.call] = side_effects.read(side_effects.written(deed))
 
     def deeds(self, run: str) -> list[Deed]:
         found = [each for each in (self._deeds | self.done).values() if each.run == run]
@@ -280,8 +280,8 @@ class MemoryTx:
         return [
             each
             for each in self.watching.all_watches()
-            if (session is None or each.session == rows.whole(session))
-            and (watcher is None or each.watcher == rows.whole(watcher))
+            if (session is None or each.session == run_rows.whole(session))
+            and (watcher is None or each.watcher == run_rows.whole(watcher))
             and (on is None or each.on is on)
         ]
 
@@ -301,23 +301,23 @@ class MemoryTx:
         found = [
             each
             for each in self.watching.all_said()
-            if (session is None or each.session == rows.whole(session))
-            and (call is None or each.call == rows.whole(call))
-            and (run is None or each.run == rows.whole(run))
+            if (session is None or each.session == run_rows.whole(session))
+            and (call is None or each.call == run_rows.whole(call))
+            and (run is None or each.run == run_rows.whole(run))
             and (open_ is None or each.open is open_)
-            and each.id.startswith(rows.whole(prefix))
+            and each.id.startswith(run_rows.whole(prefix))
         ]
         return found if limit is None else found[max(0, len(found) - max(0, limit)) :]
 
     def emit(self, event: Event) -> None:
         seq = len(self._events) + len(self.emitted) + 1
-        self.emitted.append(rows.event_from(seq, rows.whole_row(rows.event_row(event))))
+        self.emitted.append(run_rows.event_from(seq, run_rows.whole_row(run_rows.event_row(event))))
 
     def events(self, *, after: int = 0, session: str | None = None, limit: int = 1000) -> list[Event]:
         found = [
             event
             for event in (*self._events, *self.emitted)
-            if event.seq > after and (session is None or event.session == rows.whole(session))
+            if event.seq > after and (session is None or event.session == run_rows.whole(session))
         ]
         return found[: max(0, limit)]
 
@@ -377,8 +377,8 @@ class LookingMemoryTx(MemoryTx):
 
 def _kept(run: Run) -> Run:
     """As the file would give it back."""
-    return rows.run_from(rows.whole_row(rows.facts_row(run)))
+    return run_rows.run_from(run_rows.whole_row(run_rows.facts_row(run)))
 
 
 def _age(run: Run) -> tuple[int, str]:
-    return rows.micros(run.created_at), run.id
+    return run_rows.micros(run.created_at), run.id

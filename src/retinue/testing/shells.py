@@ -3,11 +3,11 @@
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
-from retinue.domain.level import Level
-from retinue.domain.outcome import Ran
-from retinue.domain.scope import Scope
+from retinue.domain.io_results import Ran
+from retinue.domain.permissions.scope import Scope
+from retinue.domain.sandbox_level import Level
 from retinue.errors import Refused
-from retinue.ports import Shell
+from retinue.interfaces import Shell
 
 
 async def no_level() -> Level:

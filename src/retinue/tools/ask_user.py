@@ -4,8 +4,8 @@ from typing import Annotated
 
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call
-from retinue.runtime.approve import Later, Parked
+from retinue.interfaces import Call
+from retinue.runtime.approvals import Later, Parked
 from retinue.tools.define import tool
 
 

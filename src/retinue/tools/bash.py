@@ -5,11 +5,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from retinue.domain.level import Level
-from retinue.domain.outcome import Ran
-from retinue.domain.safe import without_escapes
+from retinue.domain.io_results import Ran
+from retinue.domain.sandbox_level import Level
+from retinue.domain.sanitize import without_escapes
 from retinue.domain.tool import Effect
-from retinue.ports import Call
+from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 Seconds = Annotated[int, Meta(ge=1, le=3600)]

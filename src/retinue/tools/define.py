@@ -10,12 +10,12 @@ from typing import Annotated, Any, cast, get_args, get_origin, overload
 import msgspec
 
 from retinue.domain.approval import Touch
-from retinue.domain.prompt import SYSTEM_PREFIX
+from retinue.domain.system_prompt import SYSTEM_PREFIX
 from retinue.domain.tool import Asks, Effect, ToolSpec
 from retinue.errors import Usage
-from retinue.ports import Body, Call, Tool
+from retinue.interfaces import Body, Call, Tool
+from retinue.tools.abandonable_thread import own_thread
 from retinue.tools.arguments import parser
-from retinue.tools.aside import own_thread
 from retinue.tools.schema import schema_of
 
 NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")

@@ -6,14 +6,14 @@ import re
 from typing import Annotated
 from weakref import WeakKeyDictionary
 
-from retinue.domain.outcome import Opened
+from retinue.domain.io_results import Opened
 from retinue.domain.tool import Effect
 from retinue.domain.value import value
 from retinue.errors import Failed
-from retinue.ports import Call, Files
+from retinue.interfaces import Call, Files
 from retinue.tools.define import tool
-from retinue.tools.nearest import nearest
-from retinue.tools.plain import is_binary, placed, shown_line, shown_name, size
+from retinue.tools.nearest_lines import nearest
+from retinue.tools.output_text import is_binary, placed, shown_line, shown_name, size
 from retinue.tools.write import encoded
 
 MAX_FILE = 8_000_000

@@ -5,10 +5,10 @@ from typing import Annotated
 
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call, Files
+from retinue.interfaces import Call, Files
 from retinue.tools.define import tool
-from retinue.tools.pattern import matcher, split_literal
-from retinue.tools.plain import placed
+from retinue.tools.file_patterns import matcher, split_literal
+from retinue.tools.output_text import placed
 
 MAX_PATHS = 1_000
 

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Annotated
 
-from retinue.domain.outcome import Found
+from retinue.domain.io_results import Found
 from retinue.domain.tool import Effect
 from retinue.domain.value import value
 from retinue.errors import Failed, RetinueError
-from retinue.ports import Call, Files
+from retinue.interfaces import Call, Files
 from retinue.tools.define import tool
-from retinue.tools.pattern import matcher
-from retinue.tools.plain import is_binary, placed, shown_line
+from retinue.tools.file_patterns import matcher
+from retinue.tools.output_text import is_binary, placed, shown_line
 
 MAX_MATCHES = 500
 MAX_SECONDS = 10.0

@@ -2,14 +2,14 @@
 
 from typing import Annotated, Any
 
-from retinue.domain.announcement import as_json, harmless
+from retinue.domain.delivery import as_json, harmless
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call
-from retinue.runtime.guard import capped
+from retinue.interfaces import Call
 from retinue.runtime.inbox import Row, drained, waiting
+from retinue.runtime.tool_executor import capped
 from retinue.tools.define import tool
-from retinue.tools.doors.shape import said
+from retinue.tools.delegation.answer_json import said
 
 MAX_ROWS = 100
 """That are taken at once; and that are shown of those that are not."""

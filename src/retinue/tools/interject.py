@@ -5,9 +5,9 @@ from typing import Annotated, Literal
 from retinue.domain.tool import Effect
 from retinue.domain.watch import Severity
 from retinue.errors import Failed
-from retinue.ports import Call
-from retinue.runtime.interject import Words
-from retinue.runtime.interject import interject as said
+from retinue.interfaces import Call
+from retinue.runtime.interjections import Words
+from retinue.runtime.interjections import interject as said
 from retinue.tools.define import tool
 
 ENDS = "It is said, and the turn that you watch is ended."

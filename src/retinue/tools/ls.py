@@ -2,11 +2,11 @@
 
 from typing import Annotated
 
-from retinue.domain.outcome import Found
+from retinue.domain.io_results import Found
 from retinue.domain.tool import Effect
-from retinue.ports import Call
+from retinue.interfaces import Call
 from retinue.tools.define import tool
-from retinue.tools.plain import shown_name
+from retinue.tools.output_text import shown_name
 
 MAX_NAMES = 1_000
 

@@ -5,13 +5,13 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from retinue.domain.outcome import Opened
-from retinue.domain.safe import without_escapes
+from retinue.domain.io_results import Opened
+from retinue.domain.sanitize import without_escapes
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call, Files
+from retinue.interfaces import Call, Files
 from retinue.tools.define import tool
-from retinue.tools.plain import is_binary, shown_name, size
+from retinue.tools.output_text import is_binary, shown_name, size
 
 Count = Annotated[int, Meta(ge=1)]
 

@@ -4,7 +4,7 @@ from typing import Annotated
 
 from retinue.domain.approval import Answer
 from retinue.domain.tool import Asks, Effect
-from retinue.ports import Call
+from retinue.interfaces import Call
 from retinue.tools.define import tool
 
 

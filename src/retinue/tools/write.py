@@ -5,9 +5,9 @@ from typing import Annotated
 
 from retinue.domain.tool import Effect
 from retinue.errors import Failed
-from retinue.ports import Call
+from retinue.interfaces import Call
 from retinue.tools.define import tool
-from retinue.tools.plain import placed, size
+from retinue.tools.output_text import placed, size
 
 
 @tool(effect=Effect.IDEMPOTENT, category="files", touches=("write", "path"))

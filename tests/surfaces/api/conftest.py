@@ -9,10 +9,10 @@ import pytest
 from api_fixture import ApiClient, OpenApi, serve_app, write_definitions
 
 import retinue
-from retinue import remote
-from retinue.app.wiring import later
-from retinue.ports import Tool
-from retinue.testing.model_server import ModelServer, Script
+from retinue import daemon_client
+from retinue.app.composition import later
+from retinue.interfaces import Tool
+from retinue.testing.fake_model_server import ModelServer, Script
 from retinue.testing.replies import reply
 
 
@@ -36,7 +36,7 @@ def api(tmp_path: Path, isolated_env: dict[str, str]) -> OpenApi:
         async with ModelServer(script or (lambda _asked: reply("ok"))) as server:
             env = isolated_env | {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "sk-test"}
             async with retinue.open(env=env, tools=tools, ask=later) as app, serve_app(app):
-                with remote.address(app.config.home) as place:
+                with daemon_client.address(app.config.home) as place:
                     connector = aiohttp.UnixConnector(place, limit=0)
                     async with aiohttp.ClientSession("http://daemon", connector=connector) as client:
                         yield ApiClient(

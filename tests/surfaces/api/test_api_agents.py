@@ -6,7 +6,7 @@ from typing import Any
 
 from api_fixture import OpenApi
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 SCOUT = "---\ndescription: Looks around.\ntools: [read, ls]\n---\nYou look around.\n"

@@ -10,8 +10,8 @@ import pytest
 from api_fixture import ApiClient, OpenApi
 
 from retinue.domain.run import Ask, Run, Status
-from retinue.ports import Tx
-from retinue.testing.model_server import Captured
+from retinue.interfaces import Tx
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, reply
 
 PAIRS = 1000

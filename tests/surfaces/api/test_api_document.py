@@ -6,9 +6,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from retinue.surfaces.web.examples import GIVEN, SAID
-from retinue.surfaces.web.route import Nothing, Route
-from retinue.surfaces.web.table import ROUTES
+from retinue.server.openapi_examples import GIVEN, SAID
+from retinue.server.route_table import ROUTES
+from retinue.server.routing import Nothing, Route
 
 PAGE = Path(__file__).resolve().parents[3] / "docs/reference/api.md"
 BY_ROUTE = pytest.mark.parametrize("route", ROUTES, ids=lambda route: f"{route.method} {route.path}")

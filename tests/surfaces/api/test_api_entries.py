@@ -12,10 +12,10 @@ from planted_secret import PlantedSecret
 from retinue.domain.session import NewSession, Session
 from retinue.domain.transcript import Called, Entry, Notice, Returned, Said, name_of
 from retinue.domain.workspace import Workspace
-from retinue.engine.chance import system_chance
 from retinue.errors import NotFound
-from retinue.store.files import FileStore
-from retinue.store.page import Span
+from retinue.sessions.pagination import Span
+from retinue.sessions.store import FileStore
+from retinue.worker.clock import system_chance
 
 
 def exchange(number: int, size: int) -> list[Entry]:

@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from schemathesis import GenerationMode, checks
 
-from retinue.surfaces.web.table import ROUTES, openapi
+from retinue.server.route_table import ROUTES, openapi
 
 CHECKED = (
     "not_a_server_error",

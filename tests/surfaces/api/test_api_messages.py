@@ -13,8 +13,8 @@ import pytest
 from api_fixture import OpenApi
 from commands import RETINUE, begun
 
-from retinue import remote
-from retinue.testing.model_server import Captured, ModelServer
+from retinue import daemon_client
+from retinue.testing.fake_model_server import Captured, ModelServer
 from retinue.testing.replies import Answer, calls, reply, status
 
 SCOUT = "---\ndescription: Looks around.\ntools: [read, ls]\n---\nYou look around.\n"
@@ -236,14 +236,14 @@ async def test_a_daemon_killed_before_it_answers_says_a_message_with_a_key_once(
 async def _daemon(env: dict[str, str], folder: Path) -> asyncio.subprocess.Process:
     words = [*RETINUE, "serve", "--port", "0"]
     process = await begun(words, env=env, cwd=folder, stdin=DEVNULL, stderr=DEVNULL)
-    while await remote.hello(Path(env["RETINUE_HOME"])) is None:
+    while await daemon_client.hello(Path(env["RETINUE_HOME"])) is None:
         assert process.returncode is None
         await asyncio.sleep(0.02)
     return process
 
 
 async def _asks(home: Path, method: str, path: str, body: Any = None, key: str = "") -> Any:
-    with remote.address(home) as place:
+    with daemon_client.address(home) as place:
         connector = aiohttp.UnixConnector(place)
         headers = {"Idempotency-Key": key} if key else {}
         async with (

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from api_fixture import OpenApi
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, reply
 
 FIELDS = {

@@ -6,7 +6,7 @@ from typing import Any
 
 from api_fixture import ApiClient, OpenApi
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 QUICK = "[limits]\nwatch_quiet_seconds = 0.001\n"

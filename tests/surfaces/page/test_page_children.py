@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from page_fixture import OpenPageDaemon, PageDaemon
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, status
 
 

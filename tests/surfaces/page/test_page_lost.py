@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 from page_fixture import OpenPageDaemon, PageDaemon
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply, silence
 
 ENTRIES = "all => all.map(each => each.dataset.entry)"

@@ -6,7 +6,7 @@ from collections.abc import AsyncGenerator
 import pytest
 from page_fixture import OpenPageDaemon, PageDaemon
 
-from retinue.testing.model_server import Captured
+from retinue.testing.fake_model_server import Captured
 from retinue.testing.replies import Answer, calls, reply
 
 STOPS = {

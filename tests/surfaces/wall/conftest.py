@@ -9,14 +9,14 @@ import pytest
 from daemon_fixture import DaemonClient, DaemonProcess, MakeDaemon, OpenServer, make_environment
 
 import retinue
-from retinue.surfaces.web import page
-from retinue.surfaces.web.asgi import application
-from retinue.surfaces.web.house import House
-from retinue.surfaces.web.hub import Hub
-from retinue.surfaces.web.keys import Keys
-from retinue.surfaces.web.line import Limits
-from retinue.surfaces.web.route import Route
-from retinue.surfaces.web.server import Server, local_socket, page_socket
+from retinue.server import static_page
+from retinue.server.asgi_app import application
+from retinue.server.auth import Keys
+from retinue.server.connection_limits import Limits
+from retinue.server.context import House
+from retinue.server.event_broadcaster import Hub
+from retinue.server.listeners import Server, local_socket, page_socket
+from retinue.server.routing import Route
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def built(tmp_path: Path) -> OpenServer:
 
     @asynccontextmanager
     async def make(
-        *routes: Route, limits: Limits | None = None, static: Path = page.STATIC
+        *routes: Route, limits: Limits | None = None, static: Path = static_page.STATIC
     ) -> AsyncGenerator[DaemonClient]:
         home = Path((env := make_environment(tmp_path))["RETINUE_HOME"])
         async with retinue.open(env=env) as app:

@@ -8,13 +8,13 @@ import pytest
 from daemon_fixture import DaemonClient, DaemonProcess
 
 from retinue import errors
-from retinue.domain.right import Right
+from retinue.domain.api_permission import Right
 from retinue.errors import RetinueError
-from retinue.surfaces.web.asgi import STATUS
-from retinue.surfaces.web.refusal import CODES, POLICY
-from retinue.surfaces.web.route import Route
-from retinue.surfaces.web.table import ROUTES
-from retinue.surfaces.web.throttle import MOST_WRONG
+from retinue.server.asgi_app import STATUS
+from retinue.server.auth_throttle import MOST_WRONG
+from retinue.server.error_responses import CODES, POLICY
+from retinue.server.route_table import ROUTES
+from retinue.server.routing import Route
 
 BESIDES = (
     "/api",

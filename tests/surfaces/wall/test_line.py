@@ -9,11 +9,11 @@ import pytest
 from daemon_fixture import DaemonClient, OpenServer
 from starlette.responses import Response
 
-from retinue.domain.right import Right
-from retinue.surfaces.web.house import House
-from retinue.surfaces.web.line import Limits
-from retinue.surfaces.web.route import Does, Route, Wish
-from retinue.surfaces.web.server import page_socket
+from retinue.domain.api_permission import Right
+from retinue.server.connection_limits import Limits
+from retinue.server.context import House
+from retinue.server.listeners import page_socket
+from retinue.server.routing import Does, Route, Wish
 
 JSON = "Content-Type: application/json"
 MEGABYTES = 64

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from retinue.errors import Usage
-from retinue.surfaces.web.asked import Saying
-from retinue.surfaces.web.reading import understood
-from retinue.surfaces.web.route import Route
-from retinue.surfaces.web.table import ROUTES
+from retinue.server.request_parsing import understood
+from retinue.server.request_schemas import Saying
+from retinue.server.route_table import ROUTES
+from retinue.server.routing import Route
 
 JSON = "Content-Type: application/json"
 NAMING = [route for route in ROUTES if "{ref}" in route.path]

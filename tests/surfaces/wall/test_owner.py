@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from daemon_fixture import DaemonClient, DaemonProcess, MakeDaemon
 
-from retinue.surfaces.web.keys import Keys
+from retinue.server.auth import Keys
 
 SOMEBODY = 65534
 

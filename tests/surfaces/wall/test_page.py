@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 from daemon_fixture import DaemonClient, DaemonProcess, OpenServer
 
-from retinue.domain.right import PERSON, Right
+from retinue.domain.api_permission import PERSON, Right
 
 FILES = {
     "index.html": b"<!doctype html><title>x</title>",

@@ -7,7 +7,7 @@ import msgspec
 
 from retinue.domain.value import value
 from retinue.testing.replies import Answer
-from retinue.testing.shapes import anthropic_events, anthropic_whole, openai_events, openai_whole
+from retinue.testing.wire_formats import anthropic_events, anthropic_whole, openai_events, openai_whole
 
 MODEL = "bench"
 JSON, STREAM = b"application/json", b"text/event-stream"

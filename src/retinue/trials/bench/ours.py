@@ -10,14 +10,14 @@ from pathlib import Path
 
 from retinue.app import App
 from retinue.app import open as open_app
-from retinue.app.commands import Commands
-from retinue.config import load
+from retinue.app.sandbox_loader import Commands
+from retinue.config.load import load
 from retinue.domain.run import Run, Status, Waiting
 from retinue.domain.transcript import Said
-from retinue.engine.chance import system_chance
-from retinue.sandbox.fileguard import GuardedFiles
-from retinue.store.files import FileStore
+from retinue.sandbox.files.guarded_files import GuardedFiles
+from retinue.sessions.store import FileStore
 from retinue.trials.bench.scenes import ASK, FILE, HELLO, LOOK, SPAWN, TELL, WISH
+from retinue.worker.clock import system_chance
 
 KEY = "bench-key-0000"
 ROOM = 2_000

@@ -1,1 +1,0 @@
-"""Ways in to Retinue. None knows another."""
