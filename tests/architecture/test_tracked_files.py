@@ -79,6 +79,16 @@ def test_each_decision_has_a_status_and_a_date():
     assert [name for name, header in headers.items() if not header or header["number"] != name[:4]] == []
 
 
+def test_the_index_of_decisions_repeats_their_headers():
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        f"| {header['number']} | [{header['title']}]({path.name}) | {header['status']} | {header['date']} |"
+        for path in _decisions()
+        if (header := HEADER.match(path.read_text(encoding="utf-8")))
+    ]
+    assert [line for line in index if line[:3] == "| 0"] == rows
+
+
 def _found(pattern: re.Pattern[str], only: str | tuple[str, ...]) -> list[str]:
     return [
         f"{name}:{number}: {line.strip()[:120]}"
