@@ -29,6 +29,7 @@ from retinue.domain.agent import Agent
 from retinue.domain.closed import ALWAYS_CLOSED, GUARDED
 from retinue.domain.limits import Limits
 from retinue.domain.model import DRIVERS
+from retinue.domain.run import Reason, Status, Waiting
 from retinue.store import reading, strict_yaml
 from retinue.store.definitions import parse_preset
 from retinue.store.fields import KNOWN
@@ -44,9 +45,11 @@ LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"^make (?P<target>[a-z]+)", re.MULTILINE)
 RUN = ("bash", "python")
 EVERYWHERE = ("--help", "--home", "--json")
-WORDS = (
-    "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "parent, child", "requester", "spawn, send",
-    "scope, rule", "ceiling", "approval", "workspace", "cell", "level", "ledger", "driver", "door", "surface",
+TERMS = (
+    "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "message", "tool call", "tool result",
+    "parent, child", "requester", "spawn", "send", "scope", "rule", "ceiling", "approval", "workspace", "worktree", "preset",
+    "side effect", "suspended", "detach", "pool", "announcement", "delivery", "inbox", "watcher, watch", "sandboxed command",
+    "sandbox level", "ledger", "worker", "daemon", "daemon link", "provider", "delegation tool", "user interface",
 )  # fmt: skip
 PROJECT = {
     "README.md": "# Parcel\n\nSends parcels. The timetable is in src/timetable.py.\n",
@@ -306,6 +309,12 @@ def test_the_list_of_promised_names_is_complete():
     assert [name for name in vars(retinue)["__all__"] if f"`{name}`" not in text] == []
 
 
-def test_the_words_of_the_code_are_in_the_glossary():
+def test_the_special_terms_are_in_the_glossary_with_what_else_they_are_called():
     text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
-    assert [word for word in WORDS if f"| {word} |" not in text] == []
+    rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
+    assert [term for term in TERMS if not rows.get(term)] == []
+
+
+def test_the_list_of_reasons_is_complete():
+    text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    assert [each for each in (*Reason, *Waiting, *Status) if f"`{each}`" not in text] == []
