@@ -41,22 +41,52 @@ def test_the_map_and_the_front_page_stay_short():
     assert lines["README.md"] <= 60
 
 
+FIRST_QUESTIONS = (
+    "## Question",
+    "## Decision",
+    "## What changes in the data",
+    "## What it costs",
+    "## How we would know it was wrong",
+)
+"""Sections of the decisions up to 0042, whose text is kept to the letter."""
+QUESTIONS = ("## Context", "## Decision", "## Alternatives considered", "## Consequences")
+HEADER = re.compile(
+    r"# (?P<number>\d{4}) (?P<title>.+)\n\n"
+    r"Status: (?P<status>accepted|(?:partly )?superseded by \[\d{4}\]\(.+)\n\n"
+    r"Date: (?P<date>\d{4}-\d{2}-\d{2})\n"
+)
+
+
+def _decisions() -> list[Path]:
+    return sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+
+
 def test_each_decision_fits_on_a_page_and_answers_the_same_questions():
-    questions = [
-        "## Question",
-        "## Decision",
-        "## What changes in the data",
-        "## What it costs",
-        "## How we would know it was wrong",
-    ]
-    decisions = sorted((ROOT / "docs" / "decisions").glob("*.md"))
+    decisions = _decisions()
     assert [path.name[:4] for path in decisions] == [
         f"{number:04}" for number in range(1, len(decisions) + 1)
     ]
     for path in decisions:
         text = path.read_text(encoding="utf-8")
-        assert [line for line in text.splitlines() if line.startswith("## ")] == questions, path.name
+        sections = tuple(line for line in text.splitlines() if line.startswith("## "))
+        assert sections == (FIRST_QUESTIONS if path.name < "0043" else QUESTIONS), path.name
         assert text.count("\n") <= 90, path.name
+
+
+def test_each_decision_has_a_status_and_a_date():
+    decisions = _decisions()
+    headers = {path.name: HEADER.match(path.read_text(encoding="utf-8")) for path in decisions}
+    assert [name for name, header in headers.items() if not header or header["number"] != name[:4]] == []
+
+
+def test_the_index_of_decisions_repeats_their_headers():
+    index = (ROOT / "docs" / "decisions" / "README.md").read_text(encoding="utf-8").splitlines()
+    rows = [
+        f"| {header['number']} | [{header['title']}]({path.name}) | {header['status']} | {header['date']} |"
+        for path in _decisions()
+        if (header := HEADER.match(path.read_text(encoding="utf-8")))
+    ]
+    assert [line for line in index if line[:3] == "| 0"] == rows
 
 
 def _found(pattern: re.Pattern[str], only: str | tuple[str, ...]) -> list[str]:

@@ -32,6 +32,7 @@ from retinue.domain.agent import Agent
 from retinue.domain.limits import Limits
 from retinue.domain.model_selection import DRIVERS
 from retinue.domain.permissions.protected_paths import ALWAYS_CLOSED, GUARDED
+from retinue.domain.run import Reason, Status, Waiting
 from retinue.sessions.markdown import parser
 from retinue.storage import strict_yaml
 from retinue.testing.fake_model_server import ModelServer
@@ -45,9 +46,11 @@ LINK = re.compile(r"\]\((?P<target>[^)#\s]+)(?:#[^)]*)?\)")
 MAKE = re.compile(r"^make (?P<target>[a-z]+)", re.MULTILINE)
 RUN = ("bash", "python")
 EVERYWHERE = ("--help", "--home", "--json")
-WORDS = (
-    "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "parent, child", "requester", "spawn, send",
-    "scope, rule", "ceiling", "approval", "workspace", "cell", "level", "ledger", "driver", "door", "surface",
+TERMS = (
+    "agent", "role", "capability", "session", "branch", "run", "turn", "entry", "message", "tool call", "tool result",
+    "parent, child", "requester", "spawn", "send", "scope", "rule", "ceiling", "approval", "workspace", "worktree", "preset",
+    "side effect", "suspended", "detach", "pool", "announcement", "delivery", "inbox", "watcher, watch", "sandboxed command",
+    "sandbox level", "ledger", "worker", "daemon", "daemon link", "provider", "delegation tool", "user interface",
 )  # fmt: skip
 PROJECT = {
     "README.md": "# Parcel\n\nSends parcels. The timetable is in src/timetable.py.\n",
@@ -133,11 +136,15 @@ def test_every_link_leads_somewhere(page: Path):
 
 
 def test_every_page_is_listed():
+    """On the first page, or for a decision in the index of decisions."""
+    docs = ROOT / "docs"
+    indexes = [docs / "README.md", docs / "decisions" / "README.md"]
     listed = {
-        found["target"] for found in LINK.finditer((ROOT / "docs/README.md").read_text(encoding="utf-8"))
+        (index.parent / found["target"]).resolve()
+        for index in indexes
+        for found in LINK.finditer(index.read_text(encoding="utf-8"))
     }
-    pages = {str(page.relative_to(ROOT / "docs")) for page in (ROOT / "docs").rglob("*.md")}
-    assert pages - listed == {"README.md"}
+    assert set(docs.rglob("*.md")) - listed - set(indexes) == set()
 
 
 @pytest.mark.parametrize("page", PLAYED, ids=lambda page: str(page.relative_to(ROOT)))
@@ -303,6 +310,12 @@ def test_the_list_of_promised_names_is_complete():
     assert [name for name in vars(retinue)["__all__"] if f"`{name}`" not in text] == []
 
 
-def test_the_words_of_the_code_are_in_the_glossary():
+def test_the_special_terms_are_in_the_glossary_with_what_else_they_are_called():
     text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
-    assert [word for word in WORDS if f"| {word} |" not in text] == []
+    rows = dict(re.findall(r"^\| ([^|]+) \| [^|]+ \| ([^|]+) \|$", text, re.MULTILINE))
+    assert [term for term in TERMS if not rows.get(term)] == []
+
+
+def test_the_list_of_reasons_is_complete():
+    text = (ROOT / "docs/reference/glossary.md").read_text(encoding="utf-8")
+    assert [each for each in (*Reason, *Waiting, *Status) if f"`{each}`" not in text] == []
